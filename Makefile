@@ -1,0 +1,31 @@
+# Everything works inside .venv, which `make setup` creates; each target below sets up what it needs.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check bench clean
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]"
+	touch $@
+
+demo: setup
+	$(BIN)/python examples/tour_of_the_core.py
+
+test: setup
+	$(BIN)/python -m pytest --numprocesses 2
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --numprocesses 2
+
+bench: setup
+	$(BIN)/python benchmarks/interpolation_error.py
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,81 @@
+"""The groups that images have: rotations, rotations with mirrors, and products of groups."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coattend.groups.finite_group import FiniteGroup
+
+WALLPAPER_NAMES = {"z2": "C1", "p4": "C4", "p4m": "D4"}
+
+
+def cyclic(n: int, *, clockwise: bool = False) -> FiniteGroup:
+    """Rotations by multiples of 2*pi/n; element r turns counter-clockwise by r steps, or clockwise on request.
+
+    >>> cyclic(4).product[1].tolist()
+    [1, 2, 3, 0]
+    """
+    order = _verified_order(n, "cyclic")
+    r = np.arange(order)
+    steps = -r if clockwise else r
+    name = f"C{order} clockwise" if clockwise else f"C{order}"
+    return FiniteGroup((r[:, None] + r) % order, _rotations(steps, order), name=name)
+
+
+def dihedral(n: int) -> FiniteGroup:
+    """Rotations by multiples of 2*pi/n and mirrors; element n * mirror + r mirrors the columns, then turns.
+
+    >>> int(dihedral(4).product[4, 1]), int(dihedral(4).product[1, 4])  # a mirror reverses the sense of turning
+    (7, 5)
+    """
+    order = _verified_order(n, "dihedral")
+    mirror, r = np.divmod(np.arange(2 * order), order)
+    turn = (r[:, None] + np.where(mirror, -1, 1)[:, None] * r) % order  # M R^b = R^-b M
+    table = order * (mirror[:, None] ^ mirror) + turn
+    flips = np.stack([np.eye(2), np.diag([-1.0, 1.0])])
+    return FiniteGroup(table, _rotations(r, order) @ flips[mirror], name=f"D{order}")
+
+
+def direct_product(a: FiniteGroup, b: FiniteGroup, planar: ArrayLike | None = None) -> FiniteGroup:
+    """All pairs (i, j), numbered ``b.order * i + j``.
+
+    How two factors move one plane together is not determined by how each moves it alone, so the product carries
+    an action only if ``planar`` gives one.
+    """
+    i, j = np.divmod(np.arange(a.order * b.order), b.order)
+    table = b.order * a.product[i[:, None], i] + b.product[j[:, None], j]
+    return FiniteGroup(table, planar, name=f"{a.name} x {b.name}")
+
+
+def get_group(group: str | FiniteGroup) -> FiniteGroup:
+    """A group by name: ``z2``, ``p4``, ``p4m``, ``C8``, ``D6``, ...; a group object is returned as it is.
+
+    >>> get_group("p4m") == dihedral(4)
+    True
+    """
+    if isinstance(group, FiniteGroup):
+        return group
+    if not isinstance(group, str):
+        raise ValueError(f"expected a group or a group's name, got {type(group).__name__}: {group!r}.")
+    match = re.fullmatch(r"([CD])([1-9]\d*)", WALLPAPER_NAMES.get(group.lower(), group.upper()))
+    if match is None:
+        raise ValueError(
+            f"unknown group {group!r}; expected z2, p4, p4m, Cn for rotations or Dn for rotations and mirrors "
+            "(for example C8 or D6), or a FiniteGroup."
+        )
+    family, n = match.groups()
+    return cyclic(int(n)) if family == "C" else dihedral(int(n))
+
+
+def _rotations(steps: NDArray[np.int64], order: int) -> NDArray[np.float64]:
+    angle = 2 * np.pi * steps / order
+    return np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], axis=-1).reshape(-1, 2, 2)
+
+
+def _verified_order(n: int, family: str) -> int:
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        raise ValueError(f"{family}(n) expects a whole number of rotations n >= 1, got {n!r}.")
+    return int(n)

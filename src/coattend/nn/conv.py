@@ -1,0 +1,230 @@
+"""Group convolutions: image -> map, map -> map, map -> image.
+
+One filter is turned through all poses of the group by gathering from tables; what remains is a plain conv2d.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from coattend.functional import group_filters, padded_conv2d, turn_filters
+from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
+from coattend.nn.attention import CoAttention, Structure
+from coattend.nn.checks import check_choice, check_dtype, check_image, check_integer, check_map
+
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class PoseConv2d(nn.Module):
+    """What the three convolutions share: geometry, parameters, and the tables that turn filters.
+
+    Subclasses say whether the filter has a group axis of its own and whether the input has one to sum over.
+    """
+
+    filter_on_group: ClassVar[bool] = False
+    input_on_group: ClassVar[bool] = False
+    turns: Tensor
+    relative: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        group: FiniteGroup | str,
+        stride: int = 1,
+        padding: int | str = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        interpolation: Interpolation = "bicubic",
+    ) -> None:
+        super().__init__()
+        layer = type(self).__name__
+        self.in_channels = check_integer(layer, "in_channels", in_channels, 1)
+        self.out_channels = check_integer(layer, "out_channels", out_channels, 1)
+        self.kernel_size = check_integer(layer, "kernel_size", kernel_size, 1)
+        self.stride = check_integer(layer, "stride", stride, 1)
+        self.dilation = check_integer(layer, "dilation", dilation, 1)
+        self.groups = check_integer(layer, "groups", groups, 1)
+        self.padding = self._resolved_padding(padding)
+        check_choice(layer, "padding_mode", padding_mode, PADDING_MODES)
+        self.padding_mode = padding_mode
+        self.interpolation = interpolation
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"{layer} splits channels into groups={groups}, which must divide both in_channels={in_channels} "
+                f"and out_channels={out_channels}."
+            )
+        self.group = get_group(group)
+        n = self.group.order
+        fan_in = in_channels // groups * (n if self.input_on_group else 1) * kernel_size**2
+        self.init_std = 1 / math.sqrt(fan_in)
+
+        filter_axis = (n,) if self.filter_on_group else ()
+        self.weight = nn.Parameter(
+            torch.empty(out_channels, in_channels // groups, *filter_axis, kernel_size, kernel_size)
+        )
+        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.register_buffer("turns", filter_turns(self.group, kernel_size, interpolation), persistent=False)
+        if self.filter_on_group:
+            self.register_buffer("relative", torch.tensor(self.group.relative), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self, std: float | None = None) -> None:
+        """Draw the weights from N(0, std^2), by default 1 / fan_in, and set the bias to zero."""
+        nn.init.normal_(self.weight, std=self.init_std if std is None else std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def convolve(self, x: Tensor, filters: Tensor, bias: Tensor | None, groups: int | None = None) -> Tensor:
+        """Apply a bank of turned filters with this layer's geometry."""
+        self._check_fits(x)
+        return padded_conv2d(
+            x,
+            filters,
+            bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups if groups is None else groups,
+            self.padding_mode,
+        )
+
+    def bias_per_pose(self) -> Tensor | None:
+        """The bias repeated for all poses of each channel."""
+        return None if self.bias is None else self.bias.repeat_interleave(self.group.order)
+
+    def extra_repr(self) -> str:
+        """Print the layer as a signature."""
+        text = f"{self.group.name}, {self.in_channels} -> {self.out_channels}, kernel={self.kernel_size}"
+        for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1), ("padding_mode", "zeros")):
+            if getattr(self, name) != usual:
+                text += f", {name}={getattr(self, name)}"
+        if self.bias is None:
+            text += ", bias=False"
+        return text if self.group.is_exact else f"{text}, interpolation={self.interpolation}"
+
+    def _resolved_padding(self, padding: int | str) -> int:
+        layer, reach = type(self).__name__, self.dilation * (self.kernel_size - 1)
+        if padding == "valid":
+            return 0
+        if padding != "same":
+            return check_integer(layer, "padding", padding, 0)
+        if reach % 2 or self.stride != 1:
+            raise ValueError(
+                f"{layer} cannot pad to the same size on all four sides alike with kernel_size={self.kernel_size}, "
+                f"dilation={self.dilation}, stride={self.stride}; expected stride 1 and an odd kernel_size for "
+                'padding="same", otherwise pass a whole number.'
+            )
+        return reach // 2
+
+    def _check_fits(self, x: Tensor) -> None:
+        layer, extent = type(self).__name__, self.dilation * (self.kernel_size - 1) + 1
+        height, width = x.shape[-2:]
+        if min(height, width) + 2 * self.padding < extent:
+            raise ValueError(
+                f"{layer} has a kernel that covers {extent} pixels, larger than the padded image of "
+                f"{height + 2 * self.padding} x {width + 2 * self.padding}; pass larger images or more padding."
+            )
+        most = {"zeros": None, "replicate": None, "reflect": min(height, width) - 1, "circular": min(height, width)}
+        limit = most[self.padding_mode]
+        if limit is not None and self.padding > limit:
+            raise ValueError(
+                f"{layer} pads {self.padding} pixels in mode {self.padding_mode!r}, at most {limit} are possible for an "
+                f"image of {height} x {width}; pad less or use padding_mode='zeros'."
+            )
+
+
+class LiftingConv2d(PoseConv2d):
+    """Correlate an image with every pose of a filter: image -> map.
+
+    ``y[o, g] = sum_i x[i] * (g.W[o, i]) + b[o]``, [RH20] Eq. 3 for the first layer; [LI18] calls it *cycle*.
+
+    Shapes: (batch, in_channels, height, width) -> (batch, out_channels, group, height', width');
+    weight (out, in, k, k), one bias per channel.
+    Differs from the paper: nothing; other angles than quarter turns are interpolated (docs/conventions.md).
+
+    >>> LiftingConv2d(1, 10, 3, group="p4")(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10, 4, 26, 26])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Lift the image onto the group."""
+        check_image("LiftingConv2d", x, self.in_channels)
+        check_dtype("LiftingConv2d", x, self.weight)
+        filters = turn_filters(self.weight, self.turns).transpose(1, 2)
+        y = self.convolve(x, filters.flatten(0, 1), self.bias_per_pose())
+        return y.unflatten(1, (self.out_channels, self.group.order))
+
+
+class GroupConv2d(PoseConv2d):
+    """Correlate a map on the group with every pose of a filter on the group: map -> map.
+
+    ``y[o, g] = sum_i sum_h x[i, h] * (g.W[o, i, g^-1 h]) + b[o]``, [RH20] Eq. 3 and its form for mirrors
+    ([CW16] P4MConvP4M); [LI18] calls it *isotonic*.
+
+    Shapes: (batch, in_channels, group, height, width) -> (batch, out_channels, group, height', width');
+    weight (out, in, group, k, k), one bias per channel.
+    Differs from the paper: nothing; other angles than quarter turns are interpolated (docs/conventions.md).
+
+    >>> GroupConv2d(10, 20, 3, group="p4m")
+    GroupConv2d(D4, 10 -> 20, kernel=3)
+    """
+
+    filter_on_group = True
+    input_on_group = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve over positions and poses."""
+        check_map("GroupConv2d", x, self.in_channels, self.group.order)
+        check_dtype("GroupConv2d", x, self.weight)
+        filters = group_filters(self.weight, self.turns, self.relative).flatten(2, 3).flatten(0, 1)
+        y = self.convolve(x.flatten(1, 2), filters, self.bias_per_pose())
+        return y.unflatten(1, (self.out_channels, self.group.order))
+
+
+class ProjectionConv2d(PoseConv2d):
+    """Correlate each pose of a map with the filter in that pose and sum: map -> image.
+
+    ``y[o] = sum_s A( sum_i x[i, s] * (s.W[o, i]) ) + b[o]``, [LI18]'s *decycle*, the adjoint of lifting. With
+    ``attention=True``, A is co-attention over the per-pose responses before they are summed; it is the only place
+    where the output of this layer still has a group axis to attend along.
+
+    Shapes: (batch, in_channels, group, height, width) -> (batch, out_channels, height', width');
+    weight (out, in, k, k), one bias per channel, attention.weight (out, group).
+    Differs from the paper: it does not say how attention enters a layer without an output pose; the parameter counts
+    of its Table 1 ask for one vector per output channel here.
+
+    >>> ProjectionConv2d(10, 10, 4, group="p4")(torch.zeros(2, 10, 4, 4, 4)).shape
+    torch.Size([2, 10, 1, 1])
+    """
+
+    input_on_group = True
+
+    def __init__(
+        self, *geometry: Any, attention: bool = False, structure: Structure = "group", **named_geometry: Any
+    ) -> None:
+        super().__init__(*geometry, **named_geometry)
+        self.attention = (
+            CoAttention(self.out_channels, self.group, structure, init_std=self.init_std) if attention else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Project the map onto the plane."""
+        check_map("ProjectionConv2d", x, self.in_channels, self.group.order)
+        check_dtype("ProjectionConv2d", x, self.weight)
+        poses = turn_filters(self.weight, self.turns)
+        if self.attention is None:
+            return self.convolve(x.flatten(1, 2), poses.flatten(1, 2), self.bias)
+        # One convolution per pose, run as channel groups of a single one: hence the pose-major order.
+        filters = poses.permute(2, 0, 1, 3, 4).flatten(0, 1)
+        pose_major = self.convolve(x.transpose(1, 2).flatten(1, 2), filters, None, self.group.order * self.groups)
+        responses = pose_major.unflatten(1, (self.group.order, self.out_channels)).transpose(1, 2)
+        y = self.attention(responses).sum(dim=2)
+        return y if self.bias is None else y + self.bias[:, None, None]

@@ -1,0 +1,101 @@
+"""Norms whose statistics and parameters are shared over the group axis, as equivariance demands."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from coattend.nn.checks import check_map
+
+
+class GroupBatchNorm2d(_BatchNorm):
+    """Batch norm per channel, over batch, poses and positions; arguments as :class:`torch.nn.BatchNorm2d`.
+
+    In training across several processes the statistics are those of the joint batch, without conversion.
+
+    Shapes: (batch, channels, group, height, width) in and out; two parameters per channel.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise."""
+        check_map("GroupBatchNorm2d", x, self.num_features)
+        uses_batch = self.training or not self.track_running_stats
+        if uses_batch and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            return self._normalise_jointly(x)
+        return super().forward(x)
+
+    def _normalise_jointly(self, x: Tensor) -> Tensor:
+        axes, shape = (0, 2, 3, 4), (1, -1, 1, 1, 1)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        local = torch.cat([wide.sum(axes), wide.new_tensor([x.numel() / self.num_features])])
+        total = dist.nn.functional.all_reduce(local)
+        count = total[-1]
+        mean = total[:-1] / count
+        centred = wide - mean.view(shape)
+        variance = dist.nn.functional.all_reduce(centred.square().sum(axes)) / count
+        if self.training and self.track_running_stats:
+            self._update_running(mean.detach(), (variance * count / (count - 1)).detach())
+        y = centred * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            y = y * self.weight.view(shape) + self.bias.view(shape)
+        return y.to(x.dtype)
+
+    @torch.no_grad()
+    def _update_running(self, mean: Tensor, unbiased_variance: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None  # noqa: PT018
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        fraction = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), fraction)
+        self.running_var.lerp_(unbiased_variance.to(self.running_var.dtype), fraction)
+
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (the base class's name)
+        check_map("GroupBatchNorm2d", input, self.num_features)
+
+
+class GroupInstanceNorm2d(_InstanceNorm):
+    """Instance norm: per image and channel, over poses and positions; arguments as :class:`torch.nn.InstanceNorm2d`."""
+
+    def _get_no_batch_dim(self) -> int:
+        return 4
+
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (the base class's name)
+        check_map("GroupInstanceNorm2d", input, self.num_features)
+
+
+class GroupGroupNorm2d(nn.GroupNorm):
+    """Group norm: per image and block of channels, over poses and positions; as :class:`torch.nn.GroupNorm`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise."""
+        check_map("GroupGroupNorm2d", x, self.num_channels)
+        return super().forward(x)
+
+
+class GroupLayerNorm2d(nn.Module):
+    """Layer norm: per image and position, over channels and poses, with one scale and shift per channel."""
+
+    def __init__(self, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__()
+        self.num_channels = num_channels
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(num_channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(num_channels)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise."""
+        check_map("GroupLayerNorm2d", x, self.num_channels)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        variance, mean = torch.var_mean(wide, dim=(1, 2), correction=0, keepdim=True)
+        y = (wide - mean) * torch.rsqrt(variance + self.eps)
+        if self.weight is not None and self.bias is not None:
+            y = y * self.weight[:, None, None, None] + self.bias[:, None, None, None]
+        return y.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Print the layer as a signature."""
+        return f"{self.num_channels}, eps={self.eps}"

@@ -1,0 +1,133 @@
+"""Pooling over positions, which keeps the group axis, and over the group, which removes or shortens it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coattend.groups import FiniteGroup, Subgroup, get_group
+from coattend.nn.checks import check_choice, check_integer, check_map
+
+Reduce = Literal["max", "mean", "sum"]
+
+
+class _SpatialPool2d(nn.Module):
+    """Geometry of a pooling window."""
+
+    def __init__(self, kernel_size: int, stride: int | None = None, padding: int = 0) -> None:
+        super().__init__()
+        layer = type(self).__name__
+        self.kernel_size = check_integer(layer, "kernel_size", kernel_size, 1)
+        self.stride = check_integer(layer, "stride", kernel_size if stride is None else stride, 1)
+        self.padding = check_integer(layer, "padding", padding, 0)
+        if padding > kernel_size // 2:
+            raise ValueError(
+                f"{layer} expects padding of at most half the kernel, {kernel_size // 2}, got {padding}; "
+                "windows of nothing but padding have no value."
+            )
+
+    def check(self, x: Tensor) -> None:
+        """Require a map that the window fits into."""
+        layer = type(self).__name__
+        check_map(layer, x)
+        height, width = x.shape[-2:]
+        if min(height, width) + 2 * self.padding < self.kernel_size:
+            raise ValueError(
+                f"{layer} has a window of {self.kernel_size} pixels, larger than the padded map of "
+                f"{height + 2 * self.padding} x {width + 2 * self.padding}; pass larger images or a smaller window."
+            )
+
+    def extra_repr(self) -> str:
+        """Print the layer as a signature."""
+        return f"kernel={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class SpatialMaxPool2d(_SpatialPool2d):
+    """Maximum over windows of positions, pose by pose; exact where ``(size + 2*padding - kernel) % stride == 0``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool."""
+        self.check(x)
+        y = F.max_pool2d(x.flatten(1, 2), self.kernel_size, self.stride, self.padding)
+        return y.unflatten(1, x.shape[1:3])
+
+
+class SpatialAvgPool2d(_SpatialPool2d):
+    """Mean over windows of positions, pose by pose; exact where ``(size + 2*padding - kernel) % stride == 0``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool."""
+        self.check(x)
+        y = F.avg_pool2d(x.flatten(1, 2), self.kernel_size, self.stride, self.padding)
+        return y.unflatten(1, x.shape[1:3])
+
+
+class SpatialUpsample2d(nn.Module):
+    """Enlarge maps by a whole factor, pose by pose."""
+
+    def __init__(self, scale_factor: int, mode: Literal["nearest", "bilinear", "bicubic"] = "nearest") -> None:
+        super().__init__()
+        self.scale_factor = check_integer("SpatialUpsample2d", "scale_factor", scale_factor, 1)
+        check_choice("SpatialUpsample2d", "mode", mode, ("nearest", "bilinear", "bicubic"))
+        self.mode = mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Enlarge."""
+        check_map("SpatialUpsample2d", x)
+        align_corners = None if self.mode == "nearest" else False
+        y = F.interpolate(
+            x.flatten(1, 2), scale_factor=self.scale_factor, mode=self.mode, align_corners=align_corners
+        )
+        return y.unflatten(1, x.shape[1:3])
+
+    def extra_repr(self) -> str:
+        """Print the layer as a signature."""
+        return f"scale_factor={self.scale_factor}, mode={self.mode!r}"
+
+
+class GroupPool(nn.Module):
+    """Pool over the poses: over the whole group (map -> image), or over the left cosets gK of a subgroup K.
+
+    The first makes a map invariant to the group but for moving its pixels. The second leaves one value per coset, in
+    the order of ``group.left_cosets(K)``; the group goes on acting on the cosets, whether or not K is normal.
+
+    Shapes: (batch, channels, group, height, width) -> (batch, channels, height, width), with ``over`` ->
+    (batch, channels, order / |K|, height, width).
+
+    >>> GroupPool(group="p4m", reduce="mean", over=(0, 4))(torch.zeros(2, 3, 8, 5, 5)).shape
+    torch.Size([2, 3, 4, 5, 5])
+    """
+
+    cosets: Tensor
+
+    def __init__(
+        self, group: FiniteGroup | str, reduce: Reduce = "max", over: Iterable[int] | None = None
+    ) -> None:
+        super().__init__()
+        check_choice("GroupPool", "reduce", reduce, get_args(Reduce))
+        self.group = get_group(group)
+        self.reduce = reduce
+        self.over: Subgroup | None = None if over is None else self.group.verified_subgroup(over)
+        cosets = self.group.left_cosets(self.group.elements if self.over is None else self.over)
+        self.register_buffer("cosets", torch.tensor(cosets), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool."""
+        check_map("GroupPool", x, order=self.group.order)
+        if self.over is None:
+            return self._reduced(x, 2)
+        return self._reduced(x[:, :, self.cosets], 3)
+
+    def _reduced(self, x: Tensor, axis: int) -> Tensor:
+        if self.reduce == "max":
+            return x.amax(axis)
+        return x.mean(axis) if self.reduce == "mean" else x.sum(axis)
+
+    def extra_repr(self) -> str:
+        """Print the layer as a signature."""
+        over = "" if self.over is None else f", over={self.over}"
+        return f"{self.group.name}, reduce={self.reduce!r}{over}"
