@@ -2,6 +2,9 @@
 
 from coattend import functional as functional
 from coattend import nn as nn
+from coattend.equivariance import assert_equivariant as assert_equivariant
+from coattend.equivariance import diagnose as diagnose
+from coattend.equivariance import equivariance_error as equivariance_error
 from coattend.groups import FiniteGroup as FiniteGroup
 from coattend.groups import cyclic as cyclic
 from coattend.groups import dihedral as dihedral

@@ -26,10 +26,10 @@ class FiniteGroup:
     """
 
     def __init__(self, table: ArrayLike, planar: ArrayLike | None = None, *, name: str | None = None) -> None:
-        self.product = _frozen(_verified_table(table))
+        self.product = _verified_table(table)
         self.order = len(self.product)
-        self.inverse = _frozen(np.argmin(self.product, axis=1))
-        self.planar = None if planar is None else _frozen(_verified_action(planar, self.product))
+        self.inverse: IntTable = np.argmin(self.product, axis=1)
+        self.planar = None if planar is None else _verified_action(planar, self.product)
         self.name = name or f"group of order {self.order}"
 
     @property
@@ -40,7 +40,7 @@ class FiniteGroup:
     @cached_property
     def relative(self) -> IntTable:
         """``relative[g, h] = g^-1 h``: pose h as seen from pose g."""
-        return _frozen(self.product[self.inverse])
+        return self.product[self.inverse]
 
     @cached_property
     def exact_elements(self) -> Subgroup:
@@ -101,7 +101,7 @@ class FiniteGroup:
         cosets = self.left_cosets(subgroup)
         coset_of = np.empty(self.order, dtype=np.int64)
         coset_of[cosets] = np.arange(len(cosets))[:, None]
-        return _frozen(coset_of[self.product[:, cosets[:, 0]]])
+        return coset_of[self.product[:, cosets[:, 0]]]
 
     def is_normal(self, subgroup: Iterable[int]) -> bool:
         """Whether left and right cosets of the subgroup coincide."""
@@ -144,7 +144,7 @@ class FiniteGroup:
         return hash(self._key())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (np.array(self.product), None if self.planar is None else np.array(self.planar), self.name)
+        return _rebuild, (self.product, self.planar, self.name)
 
     def __repr__(self) -> str:
         return f"FiniteGroup({self.name}, order={self.order}, {'planar' if self.planar is not None else 'bare'})"
@@ -164,15 +164,9 @@ def _rebuild(table: IntTable, planar: NDArray[np.float64] | None, name: str) -> 
     return FiniteGroup(table, planar, name=name)
 
 
-def _frozen(array: Any) -> Any:
-    array = np.ascontiguousarray(array)
-    array.setflags(write=False)
-    return array
-
-
 def _cosets(product: IntTable, subgroup: Sequence[int]) -> IntTable:
     rows = np.sort(product[:, list(subgroup)], axis=1)
-    return _frozen(np.unique(rows, axis=0))  # type: ignore[no-any-return]
+    return np.unique(rows, axis=0)
 
 
 def _verified_table(table: ArrayLike) -> IntTable:

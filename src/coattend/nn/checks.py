@@ -9,7 +9,8 @@ from torch import Tensor
 def check_map(layer: str, x: Tensor, channels: int | None = None, order: int | None = None) -> None:
     """Require a map (batch, channels, group, height, width)."""
     expected = "(batch, {}, {}, height, width)".format(
-        "channels" if channels is None else f"channels={channels}", "group" if order is None else f"group={order}"
+        "channels" if channels is None else f"channels={channels}",
+        "group" if order is None else f"group={order}",
     )
     if x.ndim != 5:
         remedy = "lift images with LiftingConv2d first" if x.ndim == 4 else "add the missing axes"

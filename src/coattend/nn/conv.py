@@ -103,7 +103,13 @@ class PoseConv2d(nn.Module):
     def extra_repr(self) -> str:
         """Print the layer as a signature."""
         text = f"{self.group.name}, {self.in_channels} -> {self.out_channels}, kernel={self.kernel_size}"
-        for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1), ("padding_mode", "zeros")):
+        for name, usual in (
+            ("stride", 1),
+            ("padding", 0),
+            ("dilation", 1),
+            ("groups", 1),
+            ("padding_mode", "zeros"),
+        ):
             if getattr(self, name) != usual:
                 text += f", {name}={getattr(self, name)}"
         if self.bias is None:
@@ -132,12 +138,17 @@ class PoseConv2d(nn.Module):
                 f"{layer} has a kernel that covers {extent} pixels, larger than the padded image of "
                 f"{height + 2 * self.padding} x {width + 2 * self.padding}; pass larger images or more padding."
             )
-        most = {"zeros": None, "replicate": None, "reflect": min(height, width) - 1, "circular": min(height, width)}
+        most = {
+            "zeros": None,
+            "replicate": None,
+            "reflect": min(height, width) - 1,
+            "circular": min(height, width),
+        }
         limit = most[self.padding_mode]
         if limit is not None and self.padding > limit:
             raise ValueError(
-                f"{layer} pads {self.padding} pixels in mode {self.padding_mode!r}, at most {limit} are possible for an "
-                f"image of {height} x {width}; pad less or use padding_mode='zeros'."
+                f"{layer} pads {self.padding} pixels in mode {self.padding_mode!r}, at most {limit} are possible for "
+                f"an image of {height} x {width}; pad less or use padding_mode='zeros'."
             )
 
 

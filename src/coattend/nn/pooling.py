@@ -79,9 +79,7 @@ class SpatialUpsample2d(nn.Module):
         """Enlarge."""
         check_map("SpatialUpsample2d", x)
         align_corners = None if self.mode == "nearest" else False
-        y = F.interpolate(
-            x.flatten(1, 2), scale_factor=self.scale_factor, mode=self.mode, align_corners=align_corners
-        )
+        y = F.interpolate(x.flatten(1, 2), scale_factor=self.scale_factor, mode=self.mode, align_corners=align_corners)
         return y.unflatten(1, x.shape[1:3])
 
     def extra_repr(self) -> str:
@@ -104,9 +102,7 @@ class GroupPool(nn.Module):
 
     cosets: Tensor
 
-    def __init__(
-        self, group: FiniteGroup | str, reduce: Reduce = "max", over: Iterable[int] | None = None
-    ) -> None:
+    def __init__(self, group: FiniteGroup | str, reduce: Reduce = "max", over: Iterable[int] | None = None) -> None:
         super().__init__()
         check_choice("GroupPool", "reduce", reduce, get_args(Reduce))
         self.group = get_group(group)

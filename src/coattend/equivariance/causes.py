@@ -1,0 +1,162 @@
+"""Why a layer that was caught breaks equivariance, and what would mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor, nn
+
+from coattend.equivariance.error import relative_error, tensors_in
+from coattend.equivariance.fields import Field, move_poses
+from coattend.equivariance.geometry import Window, window_of
+from coattend.groups import FiniteGroup, transform_image
+from coattend.nn import CoAttention
+
+
+class Cause(Enum):
+    """What can be wrong with a layer."""
+
+    STRIDE = "stride against size"
+    ASYMMETRIC = "asymmetric pooling or padding"
+    INTERPOLATION = "interpolation"
+    PER_ORIENTATION = "per-orientation parameters"
+    PLAIN_CONVOLUTION = "a plain convolution"
+    ATTENTION = "attention of the wrong structure"
+    OTHER_GROUP = "a layer over another group"
+    FLATTENED = "positions or poses flattened into features"
+    POSITION = "not symmetric in space"
+    OWN = "poses and positions move differently"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A layer that does not commute with the group on the input it got.
+
+    ``astray`` is the first tensor inside it that did not move like any known layout, where a child layer received one:
+    the fault then lies in the layer's own code before that child.
+    """
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    fields: tuple[Field, ...]
+    group: FiniteGroup
+    tol: float
+    run: Callable[..., object]
+    astray: Tensor | None = None
+
+
+def explain(suspect: Suspect, safe_sizes: Callable[[], str]) -> tuple[Cause, str]:
+    """The cause, and what would mend it."""
+    module, x = suspect.module, suspect.inputs[0]
+    built_over = getattr(module, "group", None)
+    if isinstance(built_over, FiniteGroup) and built_over != suspect.group:
+        return Cause.OTHER_GROUP, (
+            f"it is built over {built_over.name}, the check is over {suspect.group.name}; use one group "
+            "throughout (two groups of equal order can number or move their elements differently)."
+        )
+    if isinstance(module, CoAttention):
+        return Cause.ATTENTION, (
+            f'structure={module.structure!r} does not commute with {suspect.group.name}; use structure="group", which '
+            "has as many parameters."
+        )
+    window = window_of(module)
+    if window is not None and x.ndim >= 4:
+        found = _window_cause(module, window, x, safe_sizes)
+        if found is not None:
+            return found
+    if isinstance(module, _PADS) or (isinstance(module, nn.modules.conv._ConvNd) and _pads_unevenly(module)):
+        return Cause.ASYMMETRIC, "it pads one side more than the other; pad all four sides alike."
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return Cause.PLAIN_CONVOLUTION, (
+            "its filters appear in one pose only; replace it by LiftingConv2d (images), GroupConv2d (maps) or "
+            "ProjectionConv2d (maps to images)."
+        )
+    return _by_behaviour(suspect)
+
+
+_PADS = (nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.CircularPad2d)
+
+
+def _window_cause(
+    module: nn.Module, window: Window, x: Tensor, safe_sizes: Callable[[], str]
+) -> tuple[Cause, str] | None:
+    height, width = x.shape[-2:]
+    left_over = [window.left_over(size) for size in (height, width)]
+    if not any(left_over):
+        return None
+    if window.ceil_mode:
+        return Cause.ASYMMETRIC, (
+            f"ceil_mode completes the last window on one side only (size {height} x {width}, kernel {window.kernel}, "
+            f"stride {window.stride}); switch it off and use a size that divides: {safe_sizes()}."
+        )
+    plain = isinstance(module, nn.modules.conv._ConvNd) and window.kernel > 1
+    if plain:
+        return None
+    return Cause.STRIDE, (
+        f"(size + 2*padding - kernel) % stride is {left_over[0]} and {left_over[1]} for {height} x {width} with kernel "
+        f"{window.kernel}, stride {window.stride}, padding {window.padding}, so windows do not lie symmetrically; "
+        f"{safe_sizes()}, or use stride 1 followed by SpatialMaxPool2d(2) on even sizes."
+    )
+
+
+def _pads_unevenly(module: nn.modules.conv._ConvNd) -> bool:
+    reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+    return module.padding == "same" and any(r % 2 for r in reach)
+
+
+def _by_behaviour(suspect: Suspect) -> tuple[Cause, str]:
+    """Try the two halves of the action one at a time; works on modules nobody has seen before."""
+    x, field, group = suspect.inputs[0], suspect.fields[0], suspect.group
+    output = next(tensors_in(suspect.run(*suspect.inputs))) if suspect.astray is None else suspect.astray
+    if output.ndim < 4:
+        return Cause.FLATTENED, (
+            "features that belong to poses or positions are mixed as if they were unrelated; pool over the group "
+            "(GroupPool) and over positions first, or use ProjectionConv2d."
+        )
+    has_poses = field.kind in ("map", "poses", "channel-major fold", "pose-major fold")
+    poses_commute = not has_poses or _commutes(suspect, lambda t, f, g: _move_poses_only(t, f, group, g))
+    space_commutes = x.ndim < 4 or _commutes(suspect, lambda t, f, g: transform_image(t, group, g))
+    if suspect.astray is not None:
+        return Cause.OWN, _OWN_REMEDY
+    if space_commutes and not poses_commute:
+        return Cause.PER_ORIENTATION, (
+            "it treats the poses of a channel differently; share parameters and statistics over the group axis "
+            "(GroupBatchNorm2d and its kin, one bias per channel, CoAttention)."
+        )
+    if poses_commute and not space_commutes:
+        return Cause.POSITION, (
+            "it treats directions or positions differently (a filter in one pose, absolute coordinates, uneven "
+            "padding or cropping); make it symmetric under the group's moves of the plane, or turn its filters with GroupConv2d."
+        )
+    return Cause.OWN, _OWN_REMEDY
+
+
+_OWN_REMEDY = (
+    "it has to satisfy f(g.x) = g.f(x) with (g.x)[h] = g.(x[g^-1 h]); see docs/conventions.md, and build it from the "
+    "layers of coattend.nn where possible."
+)
+
+
+def _move_poses_only(x: Tensor, field: Field, group: FiniteGroup, g: int) -> Tensor:
+    if field.kind == "image" or field.kind == "invariant" or field.over != (0,):
+        return x
+    if field.kind in ("map", "poses"):
+        return move_poses(x, group, g, axis=2)
+    axes = (-1, group.order) if field.kind == "channel-major fold" else (group.order, -1)
+    axis = 2 if field.kind == "channel-major fold" else 1
+    return move_poses(x.unflatten(1, axes), group, g, axis).flatten(1, 2)
+
+
+def _commutes(suspect: Suspect, move: Callable[[Tensor, Field, int], Tensor]) -> bool:
+    group, field = suspect.group, suspect.fields[0]
+    straight = next(tensors_in(suspect.run(*suspect.inputs)))
+    keeps_rank = straight.ndim == suspect.inputs[0].ndim
+    for g in group.exact_elements:
+        inputs = [move(t, f, g) for t, f in zip(suspect.inputs, suspect.fields, strict=True)]
+        moved = next(tensors_in(suspect.run(*inputs)))
+        expected = move(straight, field if keeps_rank else Field("image"), g)
+        if not relative_error(moved, expected) <= suspect.tol:
+            return False
+    return True

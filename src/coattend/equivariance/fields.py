@@ -1,0 +1,70 @@
+"""How a group moves the tensors inside a network, told from their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from coattend.groups import FiniteGroup, Subgroup, transform_image, transform_map
+from coattend.nn import GroupPool
+
+Kind = Literal["map", "image", "invariant", "poses", "channel-major fold", "pose-major fold"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A kind of tensor: which axes a group element permutes, and whether it moves the last two.
+
+    A fold is a map whose channel and group axes were flattened into one, in that order or the other.
+    """
+
+    kind: Kind
+    over: Subgroup = (0,)
+
+    def move(self, x: Tensor, group: FiniteGroup, g: int) -> Tensor:
+        """The tensor after element g has acted."""
+        if self.kind == "invariant":
+            return x
+        if self.kind == "image":
+            return transform_image(x, group, g)
+        if self.kind == "map":
+            return transform_map(x, group, g, over=self.over)
+        if self.kind == "poses":
+            return move_poses(x, group, g, axis=2)
+        axes = (-1, group.order) if self.kind == "channel-major fold" else (group.order, -1)
+        axis = 2 if self.kind == "channel-major fold" else 1
+        moved = move_poses(x.unflatten(1, axes), group, g, axis).flatten(1, 2)
+        return transform_image(moved, group, g) if x.ndim == 4 else moved
+
+
+def move_poses(x: Tensor, group: FiniteGroup, g: int, axis: int) -> Tensor:
+    """Left-translate one axis that holds the group's elements: entry h comes from g^-1 h."""
+    return x.index_select(axis, torch.tensor(group.relative[g], device=x.device))
+
+
+def candidate_fields(x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup]) -> list[Field]:
+    """What a tensor of this shape can be, the documented layout first; empty if its group axis fits nothing."""
+    n = group.order
+    if x.ndim == 5:
+        if x.shape[2] == n:
+            return [Field("map")]
+        return [Field("map", quotients[x.shape[2]])] if x.shape[2] in quotients else []
+    folds = [Field("channel-major fold"), Field("pose-major fold")] if x.ndim in (2, 4) and n > 1 else []
+    folds = [f for f in folds if x.shape[1] % n == 0]
+    if x.ndim == 4:
+        return [Field("image"), *folds]
+    if x.ndim == 3 and x.shape[2] == n:
+        return [Field("poses"), Field("invariant")]
+    return [Field("invariant"), *folds]
+
+
+def quotients_of(module: nn.Module, over: Iterable[int] | None, group: FiniteGroup) -> dict[int, Subgroup]:
+    """The lengths that a group axis takes after coset pooling, with the subgroup pooled over."""
+    subgroups = [m.over for m in module.modules() if isinstance(m, GroupPool) and m.group == group and m.over]
+    if over is not None:
+        subgroups.append(group.verified_subgroup(over))
+    return {group.order // len(k): k for k in subgroups}

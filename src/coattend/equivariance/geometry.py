@@ -1,0 +1,89 @@
+"""Windows that slide over an image: kernel, stride and padding of any layer, and the sizes they divide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from coattend.nn import PoseConv2d, SpatialAvgPool2d, SpatialMaxPool2d, evaluating
+
+_POOLS = (nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool2d, nn.AvgPool3d)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One axis of a sliding window; kernel is its extent in pixels, dilation included."""
+
+    kernel: int
+    stride: int
+    padding: int
+    ceil_mode: bool = False
+
+    def left_over(self, size: int) -> int:
+        """Pixels on one side that no window covers; zero is the condition for exact equivariance."""
+        return (size + 2 * self.padding - self.kernel) % self.stride
+
+
+def window_of(module: nn.Module) -> Window | None:
+    """The window of a convolution or pooling layer, of this library or of torch; None for other layers."""
+    if isinstance(module, PoseConv2d):
+        return Window(module.dilation * (module.kernel_size - 1) + 1, module.stride, module.padding)
+    if isinstance(module, (SpatialMaxPool2d, SpatialAvgPool2d)):
+        return Window(module.kernel_size, module.stride, module.padding)
+    if isinstance(module, _POOLS):
+        dilation = _last(getattr(module, "dilation", 1))
+        kernel = dilation * (_last(module.kernel_size) - 1) + 1
+        return Window(kernel, _last(module.stride), _last(module.padding), module.ceil_mode)
+    if isinstance(module, (nn.Conv2d, nn.Conv3d)):
+        reach = _last(module.dilation) * (_last(module.kernel_size) - 1)
+        padding = module.padding
+        pixels = (reach // 2 if padding == "same" else 0) if isinstance(padding, str) else _last(padding)
+        return Window(reach + 1, _last(module.stride), pixels)
+    return None
+
+
+def divides(module: nn.Module, x: Tensor) -> bool:
+    """Whether every strided window inside the module covers the maps it gets when the input is ``x``."""
+    remainders: list[int] = []
+
+    def measure(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        window = window_of(layer)
+        if window is not None and inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim >= 4:
+            remainders.extend(window.left_over(size) for size in inputs[0].shape[-2:])
+
+    handles = [layer.register_forward_pre_hook(measure) for layer in module.modules()]
+    try:
+        with evaluating(module):
+            module(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return not any(remainders)
+
+
+def safe_sizes(module: nn.Module, x: Tensor, reach: int = 32) -> list[tuple[int, int]]:
+    """The nearest input sizes (height, width), one smaller and one larger, at which all strides divide."""
+    height, width = x.shape[-2:]
+    found = []
+    for direction in (-1, 1):
+        for step in range(reach + 1):
+            size = (height + direction * step, width + direction * step)
+            if min(size) < 1 or (step == 0 and direction == 1):
+                continue
+            if _accepts_and_divides(module, x.new_zeros(1, *x.shape[1:-2], *size)):
+                found.append(size)
+                break
+    return sorted(set(found))
+
+
+def _accepts_and_divides(module: nn.Module, x: Tensor) -> bool:
+    try:
+        return divides(module, x)
+    except (ValueError, RuntimeError):  # too small for a kernel, or a linear layer behind it fixes the size
+        return False
+
+
+def _last(value: Any) -> int:
+    return int(value[-1]) if isinstance(value, (tuple, list)) else int(value)
