@@ -4,6 +4,7 @@ from coattend.functional.attention import attend as attend
 from coattend.functional.attention import attention_index as attention_index
 from coattend.functional.attention import attention_mask as attention_mask
 from coattend.functional.attention import attention_matrix as attention_matrix
+from coattend.functional.attention import autocasts as autocasts
 from coattend.functional.attention import co_attention as co_attention
 from coattend.functional.attention import co_attention_mask as co_attention_mask
 from coattend.functional.filters import group_filters as group_filters

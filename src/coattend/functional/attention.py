@@ -48,10 +48,16 @@ def attention_mask(x: Tensor, matrix: Tensor) -> Tensor:
 
     Computed in float32 for narrower types, under autocast too: logits of large activations do not fit into them.
     """
-    if torch.is_autocast_enabled(x.device.type):
+    if autocasts(x):
         with torch.autocast(x.device.type, enabled=False):
             return _mask(x, matrix)
     return _mask(x, matrix)
+
+
+def autocasts(x: Tensor) -> bool:
+    """Whether autocast is on for the tensor's device; some devices (meta) do not know it."""
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _mask(x: Tensor, matrix: Tensor) -> Tensor:

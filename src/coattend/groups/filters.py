@@ -68,7 +68,7 @@ def _interpolation_matrix(
     kernel = _linear if interpolation == "bilinear" else _cubic
     weights = kernel(distance).prod(axis=-1)
     inside = np.linalg.norm(taps, axis=-1) <= kernel_size / 2
-    return weights * inside[:, None] * inside[None, :]  # type: ignore[no-any-return]
+    return weights * inside[:, None] * inside[None, :]
 
 
 def _linear(distance: NDArray[np.float64]) -> NDArray[np.float64]:

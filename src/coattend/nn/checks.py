@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from coattend.functional import autocasts
 
 
 def check_map(layer: str, x: Tensor, channels: int | None = None, order: int | None = None) -> None:
@@ -38,7 +39,7 @@ def check_image(layer: str, x: Tensor, channels: int) -> None:
 
 def check_dtype(layer: str, x: Tensor, parameter: Tensor) -> None:
     """Require the parameters' dtype, unless autocast takes care of it."""
-    if x.dtype != parameter.dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != parameter.dtype and not autocasts(x):
         raise ValueError(
             f"{layer} has {parameter.dtype} parameters and got a {x.dtype} input; convert one of them "
             "(x.to(dtype) or module.to(dtype)) or run under torch.autocast."

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import coattend as ca
+from tests.some_groups import ALL, quaternions, symmetric
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_axioms_hold_for_all_triples(name: str) -> None:
+    G = ALL[name]()
+    p, n = G.product, G.order
+    assert {int(v) for v in p.ravel()} == set(range(n))
+    for g in range(n):
+        assert p[0, g] == p[g, 0] == g
+        assert p[g, G.inverse[g]] == p[G.inverse[g], g] == 0
+        for h in range(n):
+            assert G.relative[g, h] == p[G.inverse[g], h]
+            for k in range(n):
+                assert p[p[g, h], k] == p[g, p[h, k]]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([[0, 1], [1, 2]], r"not closed: 1 \* 1 = 2"),
+        ([[0, 1, 2], [1, 2, 0]], "square"),
+        (np.zeros((0, 0), dtype=int), "square"),
+        ([[0.0, 1.0], [1.0, 0.0]], "integer element indices, got dtype float64"),
+        ([[1, 0], [0, 1]], "identity must be element 0, here it is element 1"),
+        ([[0, 0], [1, 1]], r"no identity.*0 \* 1 = 0"),
+        ([[0, 1], [1, 1]], "element 1 has no inverse"),
+        (
+            [[0, 1, 2, 3, 4], [1, 0, 3, 4, 2], [2, 4, 0, 1, 3], [3, 2, 4, 0, 1], [4, 3, 1, 2, 0]],
+            r"not associative: \(1 \* 1\) \* 2 = 2, but 1 \* \(1 \* 2\) = 4",
+        ),
+    ],
+)
+def test_a_table_that_is_not_a_group_is_refused_with_the_failing_elements(table: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ca.FiniteGroup(table)
+
+
+def test_every_single_wrong_entry_is_noticed() -> None:
+    table = ca.dihedral(3).product
+    for g in range(6):
+        for h in range(6):
+            for wrong in set(range(6)) - {int(table[g, h])}:
+                broken = table.copy()
+                broken[g, h] = wrong
+                with pytest.raises(ValueError, match="identity|associative|inverse"):
+                    ca.FiniteGroup(broken)
+
+
+def test_a_planar_action_is_checked() -> None:
+    table = ca.cyclic(4).product
+    turns = ca.cyclic(4).planar
+    with pytest.raises(ValueError, match=r"shape \(4, 2, 2\), got \(2, 2, 2\)"):
+        ca.FiniteGroup(table, turns[:2])
+    with pytest.raises(ValueError, match="element 2 is not orthogonal"):
+        ca.FiniteGroup(table, turns * np.array([1, 1, 2, 1])[:, None, None])
+    with pytest.raises(ValueError, match=r"not a homomorphism: 1 \* 1 = 2"):
+        ca.FiniteGroup(table, turns[[0, 1, 0, 1]])
+    assert ca.FiniteGroup(table, turns) == ca.cyclic(4)
+
+
+def test_subgroups_of_d4_are_the_ten_that_textbooks_list() -> None:
+    subgroups = ca.dihedral(4).subgroups()
+    assert [len(k) for k in subgroups] == [1, 2, 2, 2, 2, 2, 4, 4, 4, 8]
+    assert (0, 1, 2, 3) in subgroups
+    assert len(symmetric(3).subgroups()) == 6
+    assert len(quaternions().subgroups()) == 6
+
+
+@pytest.mark.parametrize("name", ["C6", "D4", "D6"])
+def test_cosets_partition_the_group_and_the_group_acts_on_them(name: str) -> None:
+    G = ca.get_group(name)
+    for K in G.subgroups():
+        left, right = G.left_cosets(K), G.right_cosets(K)
+        for cosets in (left, right):
+            assert sorted(cosets.ravel().tolist()) == list(G.elements)
+            assert cosets.shape == (G.order // len(K), len(K))
+        rows = {frozenset(row.tolist()) for row in left}
+        assert rows == {frozenset(int(G.product[g, k]) for k in K) for g in G.elements}
+        assert G.is_normal(K) == (rows == {frozenset(row.tolist()) for row in right})
+        action = G.coset_action(K)
+        for g in G.elements:
+            for i, row in enumerate(left):
+                assert {int(G.product[g, a]) for a in row} == set(left[action[g, i]].tolist())
+
+
+def test_generate_restrict_and_refusal_of_what_is_not_a_subgroup() -> None:
+    G = ca.dihedral(4)
+    assert G.generate([1]) == (0, 1, 2, 3)
+    assert G.generate([]) == (0,)
+    assert G.generate([1, 4]) == tuple(range(8))
+    assert G.restrict((0, 1, 2, 3)) == ca.cyclic(4)
+    assert not G.is_normal((0, 4))
+    assert G.is_normal((0, 2))
+    with pytest.raises(ValueError, match=r"1 \* 1 = 2 is missing.*\[0, 1, 2, 3\]"):
+        G.left_cosets([0, 1])
+    with pytest.raises(ValueError, match="elements 0 to 7, got 8"):
+        G.generate([8])
+    with pytest.raises(ValueError, match="at least the identity"):
+        G.left_cosets([])
+
+
+@pytest.mark.parametrize("name", ["D4", "Q8"])
+def test_groups_are_values(name: str) -> None:
+    G = ALL[name]()
+    for other in (ALL[name](), pickle.loads(pickle.dumps(G)), copy.deepcopy(G)):
+        assert other == G
+        assert hash(other) == hash(G)
+        assert other.name == G.name
+    assert G != ca.cyclic(8)
+    assert ca.cyclic(4) != ca.cyclic(4, clockwise=True)

@@ -1,0 +1,62 @@
+"""Batch norm across processes: statistics and gradients of the joint batch, on CPU with gloo."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+import coattend as ca
+
+SHARES = (3, 5)  # uneven: every process must weigh by what it holds
+
+
+def make_net() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        ca.nn.LiftingConv2d(1, 3, 3, "p4"),
+        ca.nn.CoAttention(3, "p4"),
+        ca.nn.GroupBatchNorm2d(3),
+        torch.nn.ReLU(),
+        ca.nn.GroupConv2d(3, 3, 3, "p4"),
+        ca.nn.GroupBatchNorm2d(3, momentum=None),
+        ca.nn.GroupPool("p4"),
+    )
+
+
+def batch() -> torch.Tensor:
+    torch.manual_seed(2)
+    return torch.randn(sum(SHARES), 1, 8, 8) * torch.linspace(0.5, 3, sum(SHARES))[:, None, None, None]
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=len(SHARES))
+    net = make_net()
+    x = batch().split(SHARES)[rank]
+    net(x).square().sum().backward()
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad)
+    torch.save([p.grad for p in net.parameters()], f"{folder}/gradients{rank}.pt")
+    torch.save(net.state_dict(), f"{folder}/state{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.ddp
+def test_two_processes_see_the_joint_batch() -> None:
+    net = make_net()
+    net(batch()).square().sum().backward()
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(work, args=(folder,), nprocs=len(SHARES))
+        for rank in range(len(SHARES)):
+            gradients = torch.load(Path(folder) / f"gradients{rank}.pt", weights_only=True)
+            for mine, parameter in zip(gradients, net.parameters(), strict=True):
+                torch.testing.assert_close(mine, parameter.grad, rtol=1e-10, atol=1e-10)
+            state = torch.load(Path(folder) / f"state{rank}.pt", weights_only=True)
+            for name, value in net.state_dict().items():
+                torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)

@@ -1,0 +1,124 @@
+"""Slow loops straight from the definitions, in numpy, sharing no code with the library."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def turned(f: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """(g.f)(u) = f(g^-1 u) on a square grid, for matrices that move taps onto taps."""
+    k = f.shape[-1]
+    y = np.empty_like(f)
+    for row in range(k):
+        for column in range(k):
+            x, up = matrix.T @ np.array([column - (k - 1) / 2, (k - 1) / 2 - row])
+            y[..., row, column] = f[..., round((k - 1) / 2 - up), round(x + (k - 1) / 2)]
+    return y
+
+
+def correlate(x: np.ndarray, f: np.ndarray, stride: int = 1, padding: int = 0, dilation: int = 1) -> np.ndarray:
+    """[RH20] Eq. 2 for one plane: sum_u' x(u + u') f(u')."""
+    x = np.pad(x, padding)
+    k = f.shape[-1]
+    reach = dilation * (k - 1) + 1
+    height, width = ((s - reach) // stride + 1 for s in x.shape)
+    y = np.zeros((height, width))
+    for row in range(height):
+        for column in range(width):
+            for i in range(k):
+                for j in range(k):
+                    y[row, column] += x[row * stride + i * dilation, column * stride + j * dilation] * f[i, j]
+    return y
+
+
+def lift(x, weight, bias, product, inverse, planar, **geometry):
+    """y[b, o, g] = sum_i x[b, i] * (g.W[o, i]) + bias[o]."""
+    poses = range(len(product))
+    return np.array(
+        [
+            [
+                [
+                    sum(correlate(x[b, i], turned(weight[o, i], planar[g]), **geometry) for i in range(x.shape[1])) + bias[o]
+                    for g in poses
+                ]
+                for o in range(len(weight))
+            ]
+            for b in range(len(x))
+        ]
+    )
+
+
+def group_conv(x, weight, bias, product, inverse, planar, **geometry):
+    """[RH20] Eq. 3: y[b, o, g] = sum_i sum_h x[b, i, h] * (g.W[o, i, g^-1 h]) + bias[o]."""
+    poses = range(len(product))
+    return np.array(
+        [
+            [
+                [
+                    sum(
+                        correlate(x[b, i, h], turned(weight[o, i, product[inverse[g], h]], planar[g]), **geometry)
+                        for i in range(x.shape[1])
+                        for h in poses
+                    )
+                    + bias[o]
+                    for g in poses
+                ]
+                for o in range(len(weight))
+            ]
+            for b in range(len(x))
+        ]
+    )
+
+
+def project(x, weight, bias, product, inverse, planar, attention=None, **geometry):
+    """y[b, o] = sum_s A_o( sum_i x[b, i, s] * (s.W[o, i]) ) + bias[o]."""
+    poses = range(len(product))
+    y = []
+    for b in range(len(x)):
+        y.append([])
+        for o in range(len(weight)):
+            responses = np.array(
+                [
+                    sum(correlate(x[b, i, s], turned(weight[o, i], planar[s]), **geometry) for i in range(x.shape[1]))
+                    for s in poses
+                ]
+            )
+            if attention is not None:
+                responses = attend(responses, attention[o], product, inverse)
+            y[-1].append(responses.sum(axis=0) + bias[o])
+    return np.array(y)
+
+
+def slice_conv(x, weight, bias, attention, product, inverse, planar, **geometry):
+    """y[b, o, g] = sum_t A_{o,t}( { sum_i x[b, i, g' t] * (g'.W[o, i, t]) }_g' )(g) + bias[o]."""
+    poses = range(len(product))
+    y = []
+    for b in range(len(x)):
+        y.append([])
+        for o in range(len(weight)):
+            total = 0
+            for t in poses:
+                responses = np.array(
+                    [
+                        sum(
+                            correlate(x[b, i, product[g, t]], turned(weight[o, i, t], planar[g]), **geometry)
+                            for i in range(x.shape[1])
+                        )
+                        for g in poses
+                    ]
+                )
+                total = total + attend(responses, attention[o][t], product, inverse)
+            y[-1].append(total + bias[o])
+    return np.array(y)
+
+
+def attend(x: np.ndarray, vector: np.ndarray, product: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """[RH20] Eqs. 6-8 to the letter for responses (group, ...): a = x A, softmax(a / n), divide by the maximum."""
+    n = len(x)
+    a = np.zeros_like(x)
+    for g in range(n):
+        for h in range(n):
+            a[g] += x[h] * vector[product[inverse[g], h]]
+    exponentials = np.exp(a / n)
+    softmax = exponentials / exponentials.sum(axis=0)
+    return softmax / softmax.max(axis=0) * x
