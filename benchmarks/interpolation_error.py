@@ -5,7 +5,8 @@
 Prints the table of docs/conventions.md. Patches of plane waves are turned analytically, so that nothing but the filters
 is interpolated: a layer sees a patch of its kernel's size and its turned copy, and the responses must agree up to the
 relabelling of poses. Each figure is the root mean square difference over all inexact elements, relative to the
-responses: first for filters of independent normal numbers, as a fresh layer has them, then for the same filters blurred.
+responses: first for filters of independent normal numbers, as a fresh layer has them, then for these
+filters blurred.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ for _, basis in inspect.getmembers(irreps_basis, inspect.isclass):
 def regular_conv(space: Any, in_channels: int, out_channels: int, kernel_size: int, lifting: bool) -> Any:
     """An e2cnn convolution onto regular fields, from scalar fields (lifting) or from regular ones."""
     representation = space.trivial_repr if lifting else space.regular_repr
-    types = [enn.FieldType(space, n * [r]) for n, r in ((in_channels, representation), (out_channels, space.regular_repr))]
+    types = [
+        enn.FieldType(space, n * [r]) for n, r in ((in_channels, representation), (out_channels, space.regular_repr))
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return enn.R2Conv(*types, kernel_size=kernel_size, bias=True).eval()

@@ -38,7 +38,8 @@ def lift(x, weight, bias, product, inverse, planar, **geometry):
         [
             [
                 [
-                    sum(correlate(x[b, i], turned(weight[o, i], planar[g]), **geometry) for i in range(x.shape[1])) + bias[o]
+                    sum(correlate(x[b, i], turned(weight[o, i], planar[g]), **geometry) for i in range(x.shape[1]))
+                    + bias[o]
                     for g in poses
                 ]
                 for o in range(len(weight))

@@ -54,7 +54,9 @@ def test_nothing_outside_the_disc_counts() -> None:
     corners = [0, 4, 20, 24]
     assert (turns[:, corners] == 0).all()
     assert (turns[:, :, corners] == 0).all()
-    assert torch.equal(turns[0].diagonal().nonzero().flatten(), torch.tensor([i for i in range(25) if i not in corners]))
+    assert torch.equal(
+        turns[0].diagonal().nonzero().flatten(), torch.tensor([i for i in range(25) if i not in corners])
+    )
 
 
 def test_refusals() -> None:

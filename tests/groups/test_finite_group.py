@@ -116,5 +116,5 @@ def test_groups_are_values(name: str) -> None:
         assert other == G
         assert hash(other) == hash(G)
         assert other.name == G.name
-    assert G != ca.cyclic(8)
+    assert ca.cyclic(8) != G
     assert ca.cyclic(4) != ca.cyclic(4, clockwise=True)

@@ -122,9 +122,7 @@ def test_a_sum_pooled_group_convolution_is_a_projection_with_the_effective_weigh
         conv = nn.GroupConv2d(3, 5, 3, G, bias=False)
         project = nn.ProjectionConv2d(3, 5, 3, G, bias=False)
         with torch.no_grad():
-            back = [
-                ca.groups.transform_image(conv.weight[:, :, t], G, int(G.inverse[t])) for t in G.elements
-            ]
+            back = [ca.groups.transform_image(conv.weight[:, :, t], G, int(G.inverse[t])) for t in G.elements]
             project.weight.copy_(sum(back))
         x = torch.randn(2, 3, G.order, 7, 9)
         torch.testing.assert_close(nn.GroupPool(G, "sum")(conv(x)), project(x), rtol=1e-12, atol=1e-12)

@@ -1,5 +1,6 @@
 """Every mistake gets a ValueError that says what was expected, what came, and what to do."""
 
+# ruff: noqa: E501 (one mistake, one line)
 from __future__ import annotations
 
 import pytest

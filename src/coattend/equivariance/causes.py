@@ -128,7 +128,8 @@ def _by_behaviour(suspect: Suspect) -> tuple[Cause, str]:
     if poses_commute and not space_commutes:
         return Cause.POSITION, (
             "it treats directions or positions differently (a filter in one pose, absolute coordinates, uneven "
-            "padding or cropping); make it symmetric under the group's moves of the plane, or turn its filters with GroupConv2d."
+            "padding or cropping); make it symmetric under the group's moves of the plane, or turn its filters with "
+            "GroupConv2d."
         )
     return Cause.OWN, _OWN_REMEDY
 

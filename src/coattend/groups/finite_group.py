@@ -125,7 +125,9 @@ class FiniteGroup:
         turned = matrix @ np.diag([-1.0, 1.0]) if mirrored else matrix
         degrees = round(float(np.degrees(np.arctan2(turned[1, 0], turned[0, 0]))) % 360, 1) % 360
         turn = f"turn {degrees:g}°"
-        return (turn if degrees else "trivial") if not mirrored else ("mirror" + (f", {turn}" if degrees else ""))
+        if not mirrored:
+            return turn if degrees else "no move"
+        return f"mirror, {turn}" if degrees else "mirror"
 
     def _element_indices(self, elements: Iterable[int]) -> list[int]:
         indices = [int(g) for g in elements]

@@ -1,0 +1,41 @@
+"""Imports go downward only, and the core needs nothing but its declared libraries."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "coattend"
+FLOORS = ["groups", "functional", "nn", "equivariance"]  # each may import those before it
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_imports_go_downward_only(floor: str) -> None:
+    allowed = set(FLOORS[: FLOORS.index(floor) + 1])
+    for path in (SOURCE / floor).rglob("*.py"):
+        floors = {name.split(".")[1] for name in imported(path) if name.startswith("coattend.")}
+        assert floors <= allowed, f"{path.name} imports {sorted(floors - allowed)}"
+
+
+def test_every_package_is_on_a_floor() -> None:
+    assert {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"} == set(FLOORS)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import coattend, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True)
+    assert not {"matplotlib", "onnxruntime", "e2cnn", "scipy", "lightning_fabric"} & set(loaded.stdout.split())
