@@ -28,7 +28,7 @@ def test_every_equation_of_the_paper_is_on_the_map() -> None:
     assert numbers == set(range(1, 14))
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/conventions.md", "docs/paper_map.md"])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/conventions.md", "docs/models.md", "docs/paper_map.md"])
 def test_every_linked_file_exists(document: str) -> None:
     text = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):

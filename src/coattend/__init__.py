@@ -1,6 +1,7 @@
 """Co-attentive equivariant neural networks for images without a preferred orientation."""
 
 from coattend import functional as functional
+from coattend import models as models
 from coattend import nn as nn
 from coattend.equivariance import assert_equivariant as assert_equivariant
 from coattend.equivariance import diagnose as diagnose
@@ -10,6 +11,11 @@ from coattend.groups import cyclic as cyclic
 from coattend.groups import dihedral as dihedral
 from coattend.groups import direct_product as direct_product
 from coattend.groups import get_group as get_group
+from coattend.models import create_model as create_model
+from coattend.models import is_exact as is_exact
+from coattend.models import list_models as list_models
+from coattend.models import load_model as load_model
+from coattend.models import model_entry as model_entry
+from coattend.models import save_model as save_model
 from coattend.nn import attention_masks as attention_masks
-
-__version__ = "0.1.0"
+from coattend.version import __version__ as __version__

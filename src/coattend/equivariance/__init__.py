@@ -6,3 +6,5 @@ from coattend.equivariance.diagnose import Fault as Fault
 from coattend.equivariance.diagnose import diagnose as diagnose
 from coattend.equivariance.error import assert_equivariant as assert_equivariant
 from coattend.equivariance.error import equivariance_error as equivariance_error
+from coattend.equivariance.geometry import divides as divides
+from coattend.equivariance.geometry import safe_sizes as safe_sizes

@@ -12,7 +12,7 @@ from coattend.equivariance.error import relative_error, tensors_in
 from coattend.equivariance.fields import Field, move_poses
 from coattend.equivariance.geometry import Window, window_of
 from coattend.groups import FiniteGroup, transform_image
-from coattend.nn import CoAttention
+from coattend.nn import CoAttention, PoseConv2d
 
 
 class Cause(Enum):
@@ -51,6 +51,11 @@ def explain(suspect: Suspect, safe_sizes: Callable[[], str]) -> tuple[Cause, str
     """The cause, and what would mend it."""
     module, x = suspect.module, suspect.inputs[0]
     built_over = getattr(module, "group", None)
+    if isinstance(module, PoseConv2d) and module.group.order == 1:
+        return Cause.PLAIN_CONVOLUTION, (
+            "it is built over the trivial group, its filters appear in one pose only; build it over "
+            f"{suspect.group.name}."
+        )
     if isinstance(built_over, FiniteGroup) and built_over != suspect.group:
         return Cause.OTHER_GROUP, (
             f"it is built over {built_over.name}, the check is over {suspect.group.name}; use one group "

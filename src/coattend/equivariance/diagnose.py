@@ -64,11 +64,14 @@ class Diagnosis:
                 f"first fault: {name} ({self.fault.layer}), error {self.fault.error:.1e} on its own",
                 f"cause:  {self.fault.cause.value}",
                 f"remedy: {self.fault.remedy}",
-                "layers, each judged alone on the input it got:",
             ]
-            for report in self.layers:
-                verdict = "not judged" if report.error is None else f"{report.error:.1e}"
-                lines.append(f"  {verdict:>10}  {report.name} ({report.layer})")
+            judged = [(report, report.error) for report in self.layers if report.error is not None]
+            broken = [(report, error) for report, error in judged if not error <= self.tol]
+            lines.append(
+                f"layers, each judged alone on the input it got: {len(judged) - len(broken)} sound, "
+                f"{len(self.layers) - len(judged)} not judged, {len(broken)} broken"
+            )
+            lines += [f"  {error:.1e}  {report.name} ({report.layer})" for report, error in broken]
         return "\n".join(lines)
 
 

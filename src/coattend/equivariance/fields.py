@@ -67,4 +67,5 @@ def quotients_of(module: nn.Module, over: Iterable[int] | None, group: FiniteGro
     subgroups = [m.over for m in module.modules() if isinstance(m, GroupPool) and m.group == group and m.over]
     if over is not None:
         subgroups.append(group.verified_subgroup(over))
-    return {group.order // len(k): k for k in subgroups}
+    whole = {1: tuple(group.elements)}  # a group axis of length 1 is an image
+    return {**whole, **{group.order // len(k): k for k in subgroups}}

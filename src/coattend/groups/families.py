@@ -51,7 +51,7 @@ def direct_product(a: FiniteGroup, b: FiniteGroup, planar: ArrayLike | None = No
 
 
 def get_group(group: str | FiniteGroup) -> FiniteGroup:
-    """A group by name: ``z2``, ``p4``, ``p4m``, ``C8``, ``D6``, ...; a group object is returned as it is.
+    """A group by name: ``z2``, ``p4``, ``p4m``, ``C8``, ``C4 clockwise``, ``D6``, ...; a group stays as it is.
 
     >>> get_group("p4m") == dihedral(4)
     True
@@ -60,14 +60,14 @@ def get_group(group: str | FiniteGroup) -> FiniteGroup:
         return group
     if not isinstance(group, str):
         raise ValueError(f"expected a group or a group's name, got {type(group).__name__}: {group!r}.")
-    match = re.fullmatch(r"([CD])([1-9]\d*)", WALLPAPER_NAMES.get(group.lower(), group.upper()))
-    if match is None:
+    match = re.fullmatch(r"([CD])([1-9]\d*)( CLOCKWISE)?", WALLPAPER_NAMES.get(group.lower(), group.upper()))
+    if match is None or (match[3] and match[1] == "D"):
         raise ValueError(
             f"unknown group {group!r}; expected z2, p4, p4m, Cn for rotations or Dn for rotations and mirrors "
             "(for example C8 or D6), or a FiniteGroup."
         )
-    family, n = match.groups()
-    return cyclic(int(n)) if family == "C" else dihedral(int(n))
+    family, n, clockwise = match.groups()
+    return cyclic(int(n), clockwise=clockwise is not None) if family == "C" else dihedral(int(n))
 
 
 def _rotations(steps: NDArray[np.int64], order: int) -> NDArray[np.float64]:

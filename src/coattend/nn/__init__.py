@@ -20,3 +20,4 @@ from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
 from coattend.nn.slice_attention import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d
+from coattend.nn.statistics import estimate_norm_statistics as estimate_norm_statistics

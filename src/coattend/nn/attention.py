@@ -62,6 +62,14 @@ class CoAttention(nn.Module):
             else:
                 self.weight[:, 0] = 1
 
+    @property
+    def is_equivariant(self) -> bool:
+        """Whether the matrix commutes with every left translation of the group, whatever its weights."""
+        if self.index is None:
+            return self.group.order == 1
+        p = torch.tensor(self.group.product, device=self.index.device)
+        return all(torch.equal(self.index[p[g][:, None], p[g]], self.index) for g in self.group.elements)
+
     def matrix(self) -> Tensor:
         """The matrices A, (channels, source pose, target pose)."""
         return self.weight if self.index is None else attention_matrix(self.weight, self.index)

@@ -1,0 +1,5 @@
+"""``python -m coattend``."""
+
+from coattend.cli import main
+
+main()

@@ -1,0 +1,139 @@
+"""Networks on disk: safetensors with the arguments that build them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from coattend.groups import FiniteGroup, get_group
+from coattend.models.network import EquivariantNetwork
+from coattend.models.registry import create_model
+from coattend.version import __version__
+
+FORMAT = "coattend-model"
+FORMAT_VERSION = 1
+
+
+def save_model(model: nn.Module, path: str | Path) -> None:
+    """Write weights, building arguments and library version into one safetensors file, whole or not at all."""
+    if not isinstance(model, EquivariantNetwork) or model.config is None:
+        raise ValueError(
+            f"save_model writes networks built by create_model, got {type(model).__name__}; "
+            "use safetensors.torch.save_model or torch.save(model.state_dict()) for others."
+        )
+    options = {key: _encoded(value) for key, value in model.config["options"].items()}
+    metadata = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "coattend_version": __version__,
+        "model": model.config["model"],
+        "options": json.dumps(options),
+    }
+    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    write_atomically(Path(path), safetensors.torch.save(tensors, metadata))
+
+
+def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNetwork:
+    """Rebuild a network written by :func:`save_model`; with ``into``, load its weights into a network you have."""
+    metadata, tensors = read_model_file(path)
+    model = create_model(metadata["model"], **_decoded_options(metadata)) if into is None else into
+    expected = model.state_dict()
+    wrong = _differences(expected, tensors)
+    if wrong:
+        whose = f"{metadata['model']} ({metadata['options']})"
+        raise ValueError(
+            f"{path} holds {whose}, which does not fit the network: {'; '.join(wrong)}. "
+            + ("Build the network with the same name and options." if into is not None else "The file is damaged.")
+        )
+    dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if into is None and len(dtypes) == 1:
+        model.to(dtypes.pop())
+    model.load_state_dict(tensors)
+    return model  # type: ignore[return-value]
+
+
+def read_model_file(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of a file written by :func:`save_model`."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; expected a .safetensors file written by save_model.")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error}); copy or download it again.") from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is a safetensors file, but not one written by coattend.save_model; "
+            "coattend.models.convert_state_dict reads p4 weights trained elsewhere."
+        )
+    if int(metadata["format_version"]) > FORMAT_VERSION:
+        raise ValueError(
+            f"{path} was written by coattend {metadata['coattend_version']} in format {metadata['format_version']}, "
+            f"this is coattend {__version__} and reads up to format {FORMAT_VERSION}; upgrade the library."
+        )
+    return metadata, tensors
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file in one piece: a reader, or a crash, sees the old content or the new, never half of it."""
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} to write {path.name} into; make it first.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
+    wrong = [f"{name} is missing" for name in expected if name not in found]
+    wrong += [f"{name} is not part of it" for name in found if name not in expected]
+    wrong += [
+        f"{name} is {tuple(found[name].shape)} instead of {tuple(expected[name].shape)}"
+        for name in expected
+        if name in found and found[name].shape != expected[name].shape
+    ]
+    return wrong if len(wrong) <= 3 else [*wrong[:3], f"and {len(wrong) - 3} more"]
+
+
+def _encoded(value: Any) -> Any:
+    """A group as its name where the name says all, else as its tables."""
+    if not isinstance(value, FiniteGroup):
+        return value
+    if _is_named(value):
+        return value.name
+    planar = None if value.planar is None else value.planar.tolist()
+    return {"product": value.product.tolist(), "planar": planar, "name": value.name}
+
+
+def _is_named(group: FiniteGroup) -> bool:
+    try:
+        return get_group(group.name) == group
+    except ValueError:
+        return False
+
+
+def _decoded_options(metadata: dict[str, str]) -> dict[str, Any]:
+    options = json.loads(metadata["options"])
+    for key, value in options.items():
+        if isinstance(value, list):
+            options[key] = tuple(value)
+        elif isinstance(value, dict):
+            options[key] = FiniteGroup(np.array(value["product"]), value["planar"], name=value["name"])
+    return options

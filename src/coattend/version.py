@@ -1,0 +1,3 @@
+"""The version of the library, in the one place where it is written."""
+
+__version__ = "0.1.0"
