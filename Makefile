@@ -13,7 +13,8 @@ setup: .venv/.installed
 	touch $@
 
 demo: setup
-	$(BIN)/python examples/tour_of_the_core.py
+	$(BIN)/coattend compare z2cnn p4cnn a_p4cnn:attention=output
+	$(BIN)/coattend check a_p4cnn:attention=output
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2
@@ -26,6 +27,7 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/interpolation_error.py
+	$(BIN)/python benchmarks/structure_error.py
 
 clean:
 	rm -rf .venv

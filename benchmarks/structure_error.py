@@ -3,8 +3,9 @@
     python benchmarks/structure_error.py
 
 Prints the table of docs/models.md: the error of the logits per element, ``structure="paper"`` against ``"group"``, with
-pooling in the place of strides so that nothing else is inexact. Full-size network, random weights, batch-norm statistics
-estimated from random images, float64; attention vectors as initialised, and scaled up as training may make them.
+pooling in the place of strides so that nothing else is inexact. Full-size network, random weights, batch-norm
+statistics estimated from random images, float64; attention vectors as initialised, and scaled up as training may make
+them.
 """
 
 from __future__ import annotations

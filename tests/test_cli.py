@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import coattend as ca
+from coattend.cli import main
+from coattend.data import load_data
 
 
 def coattend(*arguments: str, width: int = 80) -> subprocess.CompletedProcess[str]:
@@ -32,7 +34,6 @@ def test_models_prints_all_with_counts_and_a_note_for_each_difference() -> None:
 
 
 def test_models_takes_a_pattern() -> None:
-    assert "resnet20" not in coattend("models", "*mnist*", "--help").stderr
     run = coattend("models", "dren*")
     assert "dren_maxpool" in run.stdout
     assert "p4cnn" not in run.stdout
@@ -62,15 +63,59 @@ def test_check_passes_fails_and_explains(tmp_path: Path) -> None:
         (("check", "a_p4cn"), "did you mean a_p4cnn"),
         (("check", "absent.safetensors"), "there is no file absent.safetensors"),
         (("check", "p4cnn", "--group", "p6"), "unknown group 'p6'"),
+        (("train", "p4cn"), "did you mean p4cnn"),
+        (("train", "p4cnn", "--recipe", "hose"), "did you mean house"),
+        (("train", "p4cnn", "--data", "minii"), "mini"),
+        (("train", "p4cnn", "--set", "epoch=3"), "did you mean epochs"),
+        (("train", "p4cnn", "--folder", "/dev/null/runs"), "cannot make the run folder"),
+        (("compare", "p4cnn", "--seeds", "0,x"), "--seeds expects whole numbers separated by commas, got '0,x'"),
+        (("evaluate", "/"), "is not a run folder"),
+        (("evaluate", "nowhere.safetensors"), "there is no file nowhere.safetensors"),
+        (("predict", "nowhere.safetensors", "a.png"), "there is no file nowhere.safetensors"),
+        (("data", "fetch"), "fetch what?"),
+        (("data", "fetch", "mnits"), "mnist"),
+        (("reproduce", "p4cn"), "did you mean p4cnn"),
         (("check", "p4cnn", "--size", "5"), "larger than the padded map of 1 x 1; pass larger images"),
     ],
 )
-def test_mistakes_end_in_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
-    run = coattend(*arguments)
-    assert run.returncode == 2
-    assert message in run.stderr
-    assert "Traceback" not in run.stderr
+def test_mistakes_end_in_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["coattend", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("coattend: ")
+    assert message in line
 
 
 def test_version() -> None:
     assert coattend("--version").stdout.strip() == f"coattend {ca.__version__}"
+
+
+def test_train_evaluate_and_predict_work_together(tmp_path: Path) -> None:
+    small = ["--set", "epochs=1", "--set", "train_images=64", "--set", "test_images=50"]
+    trained = coattend("train", "a_p4cnn:width=2", "--folder", str(tmp_path), *small)
+    assert trained.returncode == 0, trained.stderr
+    assert "finished: test error" in trained.stdout
+    (folder,) = {path.parent for path in tmp_path.rglob("result.json")}
+    tested = coattend("evaluate", str(folder))
+    assert tested.returncode == 0, tested.stderr
+    assert "2,000 images" in tested.stdout
+    assert "equivariance error" in tested.stdout
+    Image = pytest.importorskip("PIL.Image")
+    picture = tmp_path / "digit.png"
+    Image.fromarray(load_data("mini").test.images[0, 0].numpy()).resize((40, 60)).convert("RGB").save(picture)
+    predicted = coattend("predict", str(folder), str(picture))
+    assert predicted.returncode == 0, predicted.stderr
+    assert predicted.stdout.startswith(f"{picture}: ")
+    assert "%" in predicted.stdout
+    missing = coattend("predict", str(folder), str(tmp_path / "absent.png"))
+    assert missing.returncode == 2
+    assert "absent.png" in missing.stderr
+
+
+def test_data_list_shows_all() -> None:
+    listed = coattend("data", "list").stdout
+    assert all(name in listed for name in ("mini", "rotated-mnist", "mnist", "cifar10"))

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -28,11 +26,10 @@ def test_every_equation_of_the_paper_is_on_the_map() -> None:
     assert numbers == set(range(1, 14))
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/conventions.md", "docs/models.md", "docs/paper_map.md"])
-def test_every_linked_file_exists(document: str) -> None:
-    text = (ROOT / document).read_text()
-    for target in re.findall(r"\]\((?!http)([^)#]+)", text):
-        assert (ROOT / document).parent.joinpath(target).exists(), target
+def test_every_linked_file_exists() -> None:
+    for document in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
+        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
+            assert document.parent.joinpath(target).exists(), f"{document.name}: {target}"
 
 
 def test_python_in_the_readme_runs() -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "coattend"
-FLOORS = ["groups", "functional", "nn", "equivariance", "models", "report"]  # each may import those before it
+FLOORS = [
+    "groups",
+    "functional",
+    "nn",
+    "equivariance",
+    "models",
+    "data",
+    "train",
+    "report",
+]  # each may import those before it
 
 
 def imported(path: Path) -> set[str]:
@@ -27,7 +36,7 @@ def imported(path: Path) -> set[str]:
 def test_imports_go_downward_only(floor: str) -> None:
     allowed = set(FLOORS[: FLOORS.index(floor) + 1])
     for path in (SOURCE / floor).rglob("*.py"):
-        floors = {name.split(".")[1] for name in imported(path) if name.startswith("coattend.")}
+        floors = {name.split(".")[1] for name in imported(path) if name.startswith("coattend.")} - {"version"}
         assert floors <= allowed, f"{path.name} imports {sorted(floors - allowed)}"
 
 
@@ -38,4 +47,10 @@ def test_every_package_is_on_a_floor() -> None:
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import coattend, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True)
-    assert not {"matplotlib", "onnxruntime", "e2cnn", "scipy", "lightning_fabric"} & set(loaded.stdout.split())
+    assert not {"matplotlib", "onnxruntime", "e2cnn", "scipy", "lightning_fabric", "PIL"} & set(loaded.stdout.split())
+
+
+def test_data_stands_on_its_own() -> None:
+    for path in (SOURCE / "data").rglob("*.py"):
+        floors = {n.split(".")[1] for n in imported(path) if n.startswith("coattend.")}
+        assert floors <= {"data", "groups"}, path.name

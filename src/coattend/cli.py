@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
 
 import torch
 import tyro
 from rich.console import Console
 
+from coattend import data as datasets
 from coattend.equivariance import diagnose, equivariance_error
 from coattend.groups import get_group
 from coattend.models import EquivariantNetwork, create_model, is_exact, load_model, model_entry
 from coattend.nn import estimate_norm_statistics
-from coattend.report import equivariance_table, models_table
+from coattend.report import comparison_table, data_table, equivariance_table, fetch_progress, models_table
 from coattend.version import __version__
 
+# The training verbs import coattend.train themselves: it loads Lightning Fabric, which takes seconds.
+
 app = tyro.extras.SubcommandApp()
+Settings = Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
 
 
 @app.command
@@ -34,8 +39,8 @@ def models(pattern: tyro.conf.Positional[str] = "*") -> int:
 def check(model: tyro.conf.Positional[str], size: int | None = None, group: str | None = None, seed: int = 0) -> int:
     """Measure the equivariance of a network element by element, and name the layer that breaks it.
 
-    Exits with 1 if it is not equivariant. Measured in float64 on random images, batch-norm statistics of fresh
-    networks being estimated from random images first.
+    Exits with 1 if it is not equivariant. Measured in float64 on random images; batch-norm statistics of fresh networks
+    are estimated from random images first.
 
     Args:
         model: A model's name, with options behind a colon if wanted, or a file written by save_model.
@@ -61,16 +66,198 @@ def check(model: tyro.conf.Positional[str], size: int | None = None, group: str 
     return 0 if diagnosis.is_equivariant else 1
 
 
+@app.command
+def data(action: tyro.conf.Positional[Literal["list", "fetch"]], name: tyro.conf.Positional[str | None] = None) -> int:
+    """List the data sets and where they are, or fetch one.
+
+    Args:
+        action: list, or fetch with a name.
+        name: rotated-mnist, mnist or cifar10; mini is inside the package.
+    """
+    if action == "list":
+        Console().print(data_table(datasets.available()))
+        return 0
+    if name is None:
+        raise ValueError("fetch what? `coattend data list` shows the names.")
+    with fetch_progress() as progress:
+        path = datasets.fetch(name, progress=progress)
+    Console().print(f"{name} is at {path}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command
+def train(
+    model: tyro.conf.Positional[str],
+    data: str | None = None,
+    seed: int = 0,
+    recipe: str | None = None,
+    settings: Settings = (),
+    folder: Path = Path("runs"),
+    accelerator: str = "auto",
+    devices: int = 1,
+    nodes: int = 1,
+) -> int:
+    """Train one network; a run that was stopped goes on where it was.
+
+    Args:
+        model: A model's name, with options behind a colon if wanted.
+        data: A data set's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
+        seed: Seed of weights, order and augmentation.
+        recipe: quick, house or paper; by default quick on mini and house elsewhere.
+        settings: Change a field of the recipe; may be repeated.
+        folder: Where run folders live.
+        accelerator: cpu, cuda, mps or auto.
+        devices: Processes on this machine.
+        nodes: Machines.
+    """
+    from coattend.train import RunFolder, changed, get_recipe, headline
+    from coattend.train import train as train_one
+
+    chosen = changed(get_recipe(recipe or _default_recipe(data), model, data), settings)
+    result = train_one(model, chosen, seed, folder, accelerator=accelerator, devices=devices, nodes=nodes)
+    if not _leads():
+        return 0
+    protocol, error = headline(result)
+    where = RunFolder.of(folder, model, chosen, seed).path
+    state = "was finished before; nothing done" if result.get("was_finished") else "finished"
+    chosen_on = "epoch chosen on validation" if protocol == "valid" else "last epoch"
+    Console().print(f"{state}: test error {error:.2f}% ({chosen_on}), {where}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command
+def compare(
+    models: tyro.conf.Positional[tuple[str, ...]],
+    seeds: str = "0",
+    data: str | None = None,
+    recipe: str | None = None,
+    settings: Settings = (),
+    folder: Path = Path("runs"),
+    accelerator: str = "auto",
+    devices: int = 1,
+    nodes: int = 1,
+) -> int:
+    """Train networks side by side and tell whether they differ: the first is what the others are measured against.
+
+    Args:
+        models: Two or more names, with options behind a colon if wanted.
+        seeds: Seeds, separated by commas.
+        data: A data set's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
+        recipe: quick, house or paper; by default quick on mini and house elsewhere.
+        settings: Change a field of the recipe; may be repeated.
+        folder: Where run folders live.
+        accelerator: cpu, cuda, mps or auto.
+        devices: Processes on this machine.
+        nodes: Machines.
+    """
+    from coattend.train import compare as compare_all
+
+    comparison = compare_all(
+        models,
+        _seeds(seeds),
+        recipe or _default_recipe(data),
+        folder,
+        data=data,
+        settings=settings,
+        accelerator=accelerator,
+        devices=devices,
+        nodes=nodes,
+    )
+    if comparison is not None:
+        Console().print(comparison_table(comparison))
+        Console().print(f"runs are in {folder}, this table in {folder / 'comparison.json'}", highlight=False)
+    return 0
+
+
+@app.command
+def evaluate(run: tyro.conf.Positional[str], data: str | None = None) -> int:
+    """Test a trained network: error, loss, and equivariance error on real images.
+
+    Args:
+        run: A run folder, or one of its .safetensors files.
+        data: The data set; by default the one the network was trained on.
+    """
+    from coattend.train.testing import test_trained
+
+    for line in test_trained(run, data):
+        Console().print(line, highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command
+def predict(file: tyro.conf.Positional[str], images: tyro.conf.Positional[tuple[Path, ...]]) -> int:
+    """Classify images: label, confidence, and the pose that the network responds to most.
+
+    Args:
+        file: A run folder, or one of its .safetensors files.
+        images: Image files.
+    """
+    from coattend.train.testing import predict_files
+
+    for path, prediction in predict_files(file, images):
+        text = f"{path}: {prediction.label}  {prediction.confidence:.1%}  {prediction.pose}"
+        Console().print(text, highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command
+def reproduce(
+    rows: tyro.conf.Positional[tuple[str, ...]] = (),
+    seeds: str = "0",
+    settings: Settings = (),
+    folder: Path = Path("runs"),
+    ledger: Path = Path("docs"),
+) -> int:
+    """Train rows of Table 1 by the paper's recipes, resuming what is there, and write the ledger results.md.
+
+    Args:
+        rows: Names of `coattend models`; none writes the ledger from what is there.
+        seeds: Seeds, separated by commas.
+        settings: Change a field of the recipes; may be repeated.
+        folder: Where run folders live.
+        ledger: Where results.md and the results behind it are written.
+    """
+    from coattend.train import changed, collect, get_recipe, write_ledger
+    from coattend.train import train as train_one
+
+    for row in rows:
+        for seed in _seeds(seeds):
+            train_one(row, changed(get_recipe("paper", row), settings), seed, folder)
+    if _leads():
+        collect(folder, ledger)
+        Console().print(f"wrote {write_ledger(ledger)}", highlight=False)
+    return 0
+
+
 def main() -> None:
-    """Run a verb; a user's mistake ends in one line and exit code 2."""
+    """Run a verb; a user's mistake ends in one line and exit code 2, Ctrl-C in 130."""
+    console = Console(stderr=True)
     if sys.argv[1:] == ["--version"]:
         Console().print(f"coattend {__version__}", highlight=False)
         return
     try:
         sys.exit(app.cli(prog="coattend", description="Co-attentive equivariant networks."))
     except ValueError as error:
-        Console(stderr=True).print(f"coattend: {error}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"coattend: {error}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        console.print("\ncoattend: stopped; the same command goes on from the last whole epoch.", highlight=False)
+        sys.exit(130)
+
+
+def _default_recipe(data: str | None) -> str:
+    return "quick" if data in (None, "mini") else "house"
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds expects whole numbers separated by commas, got {text!r}.") from None
+
+
+def _leads() -> bool:
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 def _is_file(model: str) -> bool:

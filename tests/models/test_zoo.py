@@ -154,9 +154,9 @@ def test_plain_networks_are_not_invariant(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles_exports_and_builds_quickly(name: str) -> None:
     torch._dynamo.reset()
-    start = time.perf_counter()
+    start = time.process_time()
     model = ca.create_model(name, width=4, **shallow(name)).eval()
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     x = images(name)
     expected = model(x)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -192,6 +192,6 @@ def test_inductor(name: str) -> None:
 
 def test_every_published_network_builds_in_under_a_second() -> None:
     for name in NAMES:
-        start = time.perf_counter()
+        start = time.process_time()
         ca.create_model(name)
-        assert time.perf_counter() - start < 1, name
+        assert time.process_time() - start < 1, name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,28 @@ FORMAT = "coattend-model"
 FORMAT_VERSION = 1
 
 
-def save_model(model: nn.Module, path: str | Path) -> None:
-    """Write weights, building arguments and library version into one safetensors file, whole or not at all."""
+EXTRA = "extra."  # tensors that are not the network's: what its input has to go through, for example
+
+
+def save_model(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    extra_tensors: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write weights, building arguments and library version into one safetensors file, whole or not at all.
+
+    ``metadata`` and ``extra_tensors`` travel with it; :func:`read_model_file` gives them back.
+    """
     if not isinstance(model, EquivariantNetwork) or model.config is None:
         raise ValueError(
             f"save_model writes networks built by create_model, got {type(model).__name__}; "
             "use safetensors.torch.save_model or torch.save(model.state_dict()) for others."
         )
     options = {key: _encoded(value) for key, value in model.config["options"].items()}
-    metadata = {
+    header = {
+        **(metadata or {}),
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
         "coattend_version": __version__,
@@ -38,12 +52,13 @@ def save_model(model: nn.Module, path: str | Path) -> None:
         "options": json.dumps(options),
     }
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    write_atomically(Path(path), safetensors.torch.save(tensors, metadata))
+    tensors |= {f"{EXTRA}{name}": tensor.contiguous() for name, tensor in (extra_tensors or {}).items()}
+    write_atomically(Path(path), safetensors.torch.save(tensors, header))
 
 
 def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNetwork:
     """Rebuild a network written by :func:`save_model`; with ``into``, load its weights into a network you have."""
-    metadata, tensors = read_model_file(path)
+    metadata, tensors, _ = read_model_file(path)
     model = create_model(metadata["model"], **_decoded_options(metadata)) if into is None else into
     expected = model.state_dict()
     wrong = _differences(expected, tensors)
@@ -60,8 +75,8 @@ def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNe
     return model  # type: ignore[return-value]
 
 
-def read_model_file(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Metadata and tensors of a file written by :func:`save_model`."""
+def read_model_file(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor], dict[str, Tensor]]:
+    """Metadata, weights and extra tensors of a file written by :func:`save_model`."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no file {path}; expected a .safetensors file written by save_model.")
@@ -81,7 +96,8 @@ def read_model_file(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]
             f"{path} was written by coattend {metadata['coattend_version']} in format {metadata['format_version']}, "
             f"this is coattend {__version__} and reads up to format {FORMAT_VERSION}; upgrade the library."
         )
-    return metadata, tensors
+    extra = {name.removeprefix(EXTRA): t for name, t in tensors.items() if name.startswith(EXTRA)}
+    return metadata, {name: t for name, t in tensors.items() if not name.startswith(EXTRA)}, extra
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -32,11 +33,11 @@ class GroupBatchNorm2d(_BatchNorm):
         axes, shape = (0, 2, 3, 4), (1, -1, 1, 1, 1)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         local = torch.cat([wide.sum(axes), wide.new_tensor([x.numel() / self.num_features])])
-        total = dist.nn.functional.all_reduce(local)
+        total = _summed_over_processes(local)
         count = total[-1]
         mean = total[:-1] / count
         centred = wide - mean.view(shape)
-        variance = dist.nn.functional.all_reduce(centred.square().sum(axes)) / count
+        variance = _summed_over_processes(centred.square().sum(axes)) / count
         if self.training and self.track_running_stats:
             self._update_running(mean.detach(), (variance * count / (count - 1)).detach())
         y = centred * torch.rsqrt(variance + self.eps).view(shape)
@@ -55,6 +56,26 @@ class GroupBatchNorm2d(_BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (the base class's name)
         check_map("GroupBatchNorm2d", input, self.num_features)
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """All-reduce that gradients pass: what flows back into the sum is summed over the processes as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+
+def _summed_over_processes(x: Tensor) -> Tensor:
+    return _SumOverProcesses.apply(x)
 
 
 class GroupInstanceNorm2d(_InstanceNorm):

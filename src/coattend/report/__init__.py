@@ -1,4 +1,7 @@
 """What people look at: tables, and later curves, pictures and pages."""
 
+from coattend.report.console import comparison_table as comparison_table
+from coattend.report.console import data_table as data_table
 from coattend.report.console import equivariance_table as equivariance_table
+from coattend.report.console import fetch_progress as fetch_progress
 from coattend.report.console import models_table as models_table

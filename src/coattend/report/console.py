@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 from rich import box
-from rich.console import Group
+from rich.console import Console, Group
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from coattend.data import Available
 from coattend.groups import FiniteGroup
 from coattend.models import ModelEntry, create_model, list_models, model_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coattend.train import Comparison
 
 
 def models_table(pattern: str) -> Group:
@@ -44,6 +55,59 @@ def equivariance_table(errors: dict[int, float], group: FiniteGroup, title: str)
     for g, error in errors.items():
         table.add_row(str(g), group.describe(g), f"{error:.1e}")
     return table
+
+
+def comparison_table(comparison: Comparison) -> Group:
+    """Mean error, spread, and the paired difference against the first network."""
+    seeds = ", ".join(map(str, comparison.seeds))
+    table = Table(
+        title=f"Test error on {comparison.data}, recipe {comparison.recipe}, seed {seeds}", box=box.SIMPLE_HEAD
+    )
+    table.add_column("network", overflow="fold")
+    for heading in ("parameters", "s/epoch", "error %", "against the first, 95% interval"):
+        table.add_column(heading, justify="right")
+    for row in comparison.rows:
+        error = f"{row.mean:.2f}" + ("" if row.spread is None else f" ± {row.spread:.2f}")
+        delta = row.against_first
+        against = ""
+        if delta is not None:
+            against = f"{delta.mean:+.2f} [{delta.low:+.2f}, {delta.high:+.2f}] {delta.verdict}"
+        table.add_row(row.model, f"{row.parameters:,}", f"{row.seconds_per_epoch:.1f}", error, against)
+    methods = {row.against_first.method for row in comparison.rows if row.against_first is not None}
+    protocols = {"valid": "epoch chosen on the validation split", "last": "last epoch"}
+    chosen = " and ".join(protocols[p] for p in sorted({row.protocol for row in comparison.rows}))
+    lines = [
+        f"{chosen}; data: {comparison.provenance}",
+        *(f"differences in percentage points, {m}" for m in sorted(methods)),
+    ]
+    return Group(table, *(Text(line) for line in lines))
+
+
+def data_table(sets: list[Available]) -> Group:
+    """Every named data set, its size, and where it is."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("name", "train / valid / test", "image", "state"):
+        table.add_column(heading, no_wrap=heading != "state")
+    for entry in sets:
+        sizes = " / ".join(f"{n:,}" for n in entry.sizes)
+        state = f"coattend data fetch {entry.name}" if entry.where is None else entry.provenance
+        table.add_row(entry.name, sizes, " x ".join(map(str, entry.image_shape)), state)
+    return Group(table, *(Text(f"{e.name}: {e.where}") for e in sets if e.where is not None))
+
+
+@contextmanager
+def fetch_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar per file that is being fetched or made."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks = {}
+
+        def progress(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield progress
 
 
 def _error(entry: ModelEntry) -> str:

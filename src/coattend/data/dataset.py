@@ -1,0 +1,75 @@
+"""A data set in memory: three splits of images with labels, and where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class DataError(ValueError):
+    """A data set that is missing, damaged or out of reach; the message is meant for the user as it stands."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images (n, channels, height, width) of bytes and their labels (n,)."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        images, labels = self.images, self.labels
+        if images.dtype != torch.uint8 or images.ndim != 4:
+            raise DataError(
+                f"Split expects uint8 images (n, channels, height, width), got {images.dtype} {tuple(images.shape)}; "
+                "scale to 0..255 and add the missing axes."
+            )
+        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+            raise DataError(
+                f"Split expects one int64 label per image, ({len(images)},), got {labels.dtype} "
+                f"{tuple(labels.shape)}; pass labels.long() of the images' length."
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training, validation and test split; ``provenance`` goes into the record of every run."""
+
+    name: str
+    train: Split
+    valid: Split
+    test: Split
+    classes: tuple[str, ...]
+    provenance: str
+
+    def __post_init__(self) -> None:
+        shapes = {split: tuple(part.images.shape[1:]) for split, part in self.splits().items()}
+        if len(set(shapes.values())) > 1:
+            raise DataError(f"{self.name}: expected images of one shape in all splits, got {shapes}; resize them.")
+        for split, part in self.splits().items():
+            if len(part) and not 0 <= int(part.labels.min()) <= int(part.labels.max()) < len(self.classes):
+                raise DataError(
+                    f"{self.name}: expected {split} labels in 0..{len(self.classes) - 1}, one per class, got "
+                    f"{int(part.labels.min())}..{int(part.labels.max())}; number the classes from 0."
+                )
+
+    def splits(self) -> dict[str, Split]:
+        """The splits by name."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    def train_and_valid(self) -> Split:
+        """Both joined, in order, for final runs: 12,000 of rotated MNIST, 50,000 of CIFAR-10."""
+        return Split(
+            torch.cat([self.train.images, self.valid.images]), torch.cat([self.train.labels, self.valid.labels])
+        )
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        channels, height, width = self.train.images.shape[1:]
+        return channels, height, width

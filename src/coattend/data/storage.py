@@ -1,0 +1,118 @@
+"""Where data sets are kept, and the one file format they are kept in: an ``.npz`` that carries its own checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coattend.data.dataset import DataError, Dataset, Split
+
+TEMPORARY = ".tmp"
+SPLITS = ("train", "valid", "test")
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+
+
+def data_folder() -> Path:
+    """``COATTEND_DATA``, or ``coattend`` in the user's cache folder."""
+    chosen = os.environ.get("COATTEND_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "coattend"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "coattend"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coattend"
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def save_dataset(dataset: Dataset, path: Path, *, compressed: bool = False) -> None:
+    """Write all splits to one file."""
+    arrays: dict[str, Any] = {}
+    for split, part in dataset.splits().items():
+        arrays[f"{split}_images"] = part.images.numpy()
+        arrays[f"{split}_labels"] = part.labels.numpy()
+    facts = {"classes": np.array(dataset.classes), "provenance": np.array(dataset.provenance)}
+    with atomic_writer(path) as file:
+        write: Any = np.savez_compressed if compressed else np.savez
+        write(file, **arrays, **facts, sha256=np.array(_digest(arrays)))
+
+
+def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
+    """Read what ``save_dataset`` wrote, refusing it if a byte has changed."""
+    try:
+        with opened_npz(path) as file:
+            arrays = {key: file[key] for split in SPLITS for key in (f"{split}_images", f"{split}_labels")}
+            facts = {key: file[key] for key in ("classes", "provenance", "sha256")}
+    except UNREADABLE as error:
+        raise DataError(f"{path} cannot be read as a data set of three splits ({error}); {remedy}.") from error
+    if str(facts["sha256"]) != _digest(arrays):
+        raise DataError(f"{path} is damaged: its content does not match the sha256 stored with it; {remedy}.")
+    splits = {split: Split(*map(as_tensor, (arrays[f"{split}_images"], arrays[f"{split}_labels"]))) for split in SPLITS}
+    return Dataset(name, **splits, classes=tuple(map(str, facts["classes"])), provenance=str(facts["provenance"]))
+
+
+def stored_provenance(path: Path) -> str:
+    """Where a stored data set comes from, without reading its images."""
+    try:
+        with opened_npz(path) as file:
+            return str(file["provenance"])
+    except UNREADABLE as error:
+        return f"damaged: {error}"
+
+
+@contextmanager
+def opened_npz(path: Path) -> Iterator[NpzFile]:
+    """An ``.npz`` without pickled objects; raises one of ``UNREADABLE`` if it is none."""
+    with open(path, "rb") as file:  # numpy would leave the file open if it is no zip
+        content = np.load(file, allow_pickle=False)
+        if not isinstance(content, NpzFile):
+            raise ValueError("a single array, not an .npz")
+        with content:
+            yield content
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """Images keep their bytes, labels become int64."""
+    return torch.from_numpy(np.require(array if array.ndim > 1 else array.astype(np.int64), requirements=["C", "W"]))
+
+
+def sha256(array: NDArray[Any]) -> str:
+    """Digest of an array's bytes in C order."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def _digest(arrays: dict[str, NDArray[Any]]) -> str:
+    whole = hashlib.sha256()
+    for key in sorted(arrays):
+        whole.update(f"{key} {arrays[key].dtype.str} {arrays[key].shape}".encode())
+        whole.update(sha256(arrays[key]).encode())
+    return whole.hexdigest()

@@ -1,0 +1,153 @@
+"""Train several networks side by side, and say whether one is better, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coattend.models.files import write_atomically
+from coattend.train.loop import train
+from coattend.train.outcome import headline
+from coattend.train.recipe import changed
+from coattend.train.recipes import get_recipe
+from coattend.train.run_folder import RunFolder
+
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Error of one network minus that of another, in percentage points, with a 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    method: str
+
+    @property
+    def verdict(self) -> str:
+        """In one word."""
+        return "better" if self.high < 0 else "worse" if self.low > 0 else "undecided"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network of a comparison."""
+
+    model: str
+    parameters: int
+    errors: tuple[float, ...]
+    protocol: str
+    seconds_per_epoch: float
+    against_first: Difference | None
+
+    @property
+    def mean(self) -> float:
+        """Mean test error in percent."""
+        return statistics.fmean(self.errors)
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds; None with one seed."""
+        return statistics.stdev(self.errors) if len(self.errors) > 1 else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` found."""
+
+    recipe: str
+    data: str
+    provenance: str
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    folders: tuple[str, ...]
+
+
+def compare(
+    models: Sequence[str],
+    seeds: Sequence[int],
+    recipe_name: str,
+    root: Path,
+    *,
+    data: str | None = None,
+    settings: Sequence[str] = (),
+    **placement: Any,
+) -> Comparison | None:
+    """Train every model with every seed, resuming what is there; the others are measured against the first.
+
+    In training by several processes, only the first returns the comparison; the others return None.
+    """
+    if len(set(models)) != len(models) or len(set(seeds)) != len(seeds) or not models or not seeds:
+        raise ValueError(f"compare expects models and seeds without repetition, got {list(models)} and {list(seeds)}.")
+    results: dict[str, list[dict[str, Any]]] = {}
+    folders: dict[str, list[RunFolder]] = {}
+    for model in models:
+        recipe = changed(get_recipe(recipe_name, model, data), settings)
+        results[model] = [train(model, recipe, seed, root, **placement) for seed in seeds]
+        folders[model] = [RunFolder.of(root, model, recipe, seed) for seed in seeds]
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
+        return None
+    first = models[0]
+    rows = tuple(
+        Row(
+            model,
+            results[model][0]["parameters"],
+            tuple(headline(result)[1] for result in results[model]),
+            headline(results[model][0])[0],
+            statistics.median(result["seconds_per_epoch"] for result in results[model]),
+            None if model == first else difference(folders[first], folders[model]),
+        )
+        for model in models
+    )
+    sample = results[first][0]
+    paths = tuple(str(folder.path) for model in models for folder in folders[model])
+    comparison = Comparison(sample["recipe"], sample["data"], sample["provenance"], tuple(seeds), rows, paths)
+    write_atomically(root / "comparison.json", (json.dumps(asdict(comparison), indent=1) + "\n").encode())
+    return comparison
+
+
+def difference(base: Sequence[RunFolder], other: Sequence[RunFolder]) -> Difference:
+    """Paired over seeds; with one seed, a bootstrap over the test images."""
+    pairs = [(_result(a), _result(b)) for a, b in zip(base, other, strict=True)]
+    deltas = [headline(b)[1] - headline(a)[1] for a, b in pairs]
+    if len(deltas) > 1:
+        return over_seeds(deltas)
+    return over_images(*(_wrong(folder) for folder in (base[0], other[0])))
+
+
+def over_seeds(deltas: Sequence[float]) -> Difference:
+    """Student's interval for the mean of paired differences."""
+    from scipy import stats  # type: ignore[import-untyped]
+
+    mean, error = statistics.fmean(deltas), statistics.stdev(deltas) / len(deltas) ** 0.5
+    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(deltas) - 1)) * error
+    return Difference(mean, mean - reach, mean + reach, f"paired over {len(deltas)} seeds")
+
+
+def over_images(base_wrong: np.ndarray, other_wrong: np.ndarray) -> Difference:
+    """Percentile interval of the difference under resampling of the test images."""
+    delta = 100.0 * (other_wrong.astype(np.int8) - base_wrong.astype(np.int8))
+    values, counts = np.unique(delta, return_counts=True)
+    draws = np.random.default_rng(0).multinomial(len(delta), counts / len(delta), size=RESAMPLES)
+    low, high = np.quantile(draws @ values / len(delta), [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+    return Difference(float(delta.mean()), float(low), float(high), "one seed: bootstrap over test images")
+
+
+def _result(folder: RunFolder) -> dict[str, Any]:
+    result = folder.result
+    assert result is not None
+    return result
+
+
+def _wrong(folder: RunFolder) -> np.ndarray:
+    with np.load(folder.path / "predictions.npz") as arrays:
+        return np.asarray(arrays[headline(_result(folder))[0]] != arrays["labels"])

@@ -1,0 +1,106 @@
+"""The ledger: published beside measured for every row of Table 1, written from the results of finished runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+from coattend.models import list_models, model_entry
+from coattend.models.files import write_atomically
+from coattend.train.recipes import PAPER
+
+HEADER = """# Results
+
+Written by `coattend reproduce` from the JSON files in `docs/results/`; not by hand. Errors are test errors in
+percent. "last" is the error after the last epoch, "valid" that of the epoch chosen on the validation images, "test"
+that of the best epoch on the test images themselves: optimistic, and shown only because others report it. The figures
+in parentheses are the authors' own runs of other people's networks.
+"""
+
+
+def collect(runs: Path, ledger: Path) -> list[Path]:
+    """Copy the result of every finished run below ``runs`` into ``ledger/results``; returns what was written."""
+    written = []
+    (ledger / "results").mkdir(parents=True, exist_ok=True)
+    for path in sorted(runs.rglob("result.json")):
+        relative = path.parent.relative_to(runs)
+        target = ledger / "results" / (re.sub(r"[^\w.,=+-]+", "_", "-".join(relative.parts)) + ".json")
+        write_atomically(target, path.read_bytes())
+        written.append(target)
+    return written
+
+
+def write_ledger(ledger: Path) -> Path:
+    """Write results.md from the JSON files beside it."""
+    target = ledger / "results.md"
+    write_atomically(target, ledger_text(ledger / "results").encode())
+    return target
+
+
+def ledger_text(results_folder: Path) -> str:
+    """The whole of results.md."""
+    results = [json.loads(path.read_text()) for path in sorted(results_folder.glob("*.json"))]
+    return "\n".join([HEADER, _paper_table(results), *_other_tables(results)]) + "\n"
+
+
+def _paper_table(results: list[dict[str, Any]]) -> str:
+    lines = [
+        "## Table 1 by the paper's recipes",
+        "",
+        "| network | published | last | valid | test (optimistic) | seeds | parameters | hours | data |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in list_models():
+        entry = model_entry(name)
+        own = "" if entry.own_error is None else f" ({entry.own_error:g})"
+        mine = [r for r in results if r["model"] == name and r["recipe"] == "paper"]
+        if mine:
+            figures = [_spread([r["error"][key] for r in mine]) for key in ("last", "valid", "test_optimistic")]
+            hours = sum(r["seconds"] for r in mine) / 3600 / len(mine)
+            rest = f"{len(mine)} | {mine[0]['parameters']:,} | {hours:.1f} | {mine[0]['provenance']}"
+            lines.append(f"| {entry.title} | {entry.error:g}{own} | {' | '.join(figures)} | {rest} |")
+        else:
+            lines.append(
+                f"| {entry.title} | {entry.error:g}{own} | not run: `coattend reproduce {name}`, "
+                f"{PAPER[name].epochs} epochs | | | | | | |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _other_tables(results: list[dict[str, Any]]) -> list[str]:
+    """One table per recipe and data set other than the paper's."""
+    tables = []
+    keys = sorted({(r["recipe"], r["data"], r["provenance"]) for r in results if r["recipe"] != "paper"})
+    for recipe, data, provenance in keys:
+        mine = [r for r in results if (r["recipe"], r["data"], r["provenance"]) == (recipe, data, provenance)]
+        seeds = sorted({r["seed"] for r in mine})
+        listed = ",".join(map(str, seeds))
+        lines = [
+            f"## Recipe `{recipe}` on {data} ({provenance})",
+            "",
+            "| network | valid | last | seeds | parameters | s / epoch | command |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        base, *settings = recipe.split("+")
+        sets = "".join(f" --set {setting}" for setting in settings)
+        for model in sorted({r["model"] for r in mine}):
+            runs = [r for r in mine if r["model"] == model]
+            valid, last = (_spread([r["error"][key] for r in runs]) for key in ("valid", "last"))
+            seconds = statistics.median(r["seconds_per_epoch"] for r in runs)
+            command = f"`coattend compare {model} --recipe {base} --data {data} --seeds {listed}{sets}`"
+            lines.append(
+                f"| {model} | {valid} | {last} | {len(runs)} | {runs[0]['parameters']:,} | {seconds:.0f} | {command} |"
+            )
+        tables.append("\n".join(lines) + "\n")
+    return tables
+
+
+def _spread(values: list[float | None]) -> str:
+    known = [v for v in values if v is not None]
+    if not known:
+        return ""
+    mean = f"{statistics.fmean(known):.2f}"
+    return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known):.2f}"

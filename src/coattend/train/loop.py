@@ -1,0 +1,193 @@
+"""Train one network by one recipe with one seed: one function, read from top to bottom."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch.utils.tensorboard import SummaryWriter
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from coattend.data import Dataset, load_data, make_augmentation
+from coattend.models import EquivariantNetwork, create_model, model_entry, read_model_file
+from coattend.nn import estimate_norm_statistics
+from coattend.train.batches import hash_seed, prepare, shuffled_batches
+from coattend.train.divergence import check_loss
+from coattend.train.evaluation import evaluate, network_error
+from coattend.train.optimiser import make_optimizer, set_learning_rate
+from coattend.train.outcome import outcome, save_predictions, save_trained
+from coattend.train.progress import TrainingProgress
+from coattend.train.recipe import Recipe
+from coattend.train.run_folder import RunFolder
+
+
+def train(
+    model_name: str,
+    recipe: Recipe,
+    seed: int,
+    root: Path,
+    *,
+    accelerator: str = "auto",
+    devices: int = 1,
+    nodes: int = 1,
+) -> dict[str, Any]:
+    """Train, or go on training, or return what came out if it is trained already.
+
+    A run that was stopped at any moment and is started again ends bit-identical, on a CPU, to one that never was: every
+    epoch draws its randomness from seed and epoch alone, and a run goes on from the last whole epoch.
+    """
+    folder = RunFolder.of(root, model_name, recipe, seed)
+    with ExitStack() as stack:
+        # -- processes, data, network: only the first process touches the run folder -----------------------------------
+        fabric = launched_fabric(recipe, accelerator, devices, nodes)
+        rank, world, leads = fabric.global_rank, fabric.world_size, fabric.is_global_zero
+        finished = fabric.broadcast(folder.result if leads else None)
+        if finished is not None:
+            return {**finished, "was_finished": True}
+        if leads:
+            stack.enter_context(folder.lock())
+        data = load_data(recipe.data)
+        prepared = prepare(data, recipe, fabric.device)
+        augment = make_augmentation(recipe.augmentation)
+        torch.manual_seed(seed)
+        network = build_network(model_name, data)
+        optimizer = make_optimizer(network, recipe)
+        if leads:
+            folder.describe(model_name, recipe, seed, data.provenance, count_parameters(network))
+
+        # -- where to go on --------------------------------------------------------------------------------------------
+        state = fabric.broadcast(folder.load_checkpoint() if leads else None)
+        first_epoch, best = 0, None
+        if state is not None:
+            network.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            first_epoch, best = state["epoch"] + 1, state["best"]
+        model, optimizer = fabric.setup(network, optimizer)
+        losses = MeanMetric().to(fabric.device)
+        accuracies = MulticlassAccuracy(len(data.classes), average="micro").to(fabric.device)
+        progress = stack.enter_context(TrainingProgress(f"{model_name} seed {seed}", recipe.epochs, first_epoch, leads))
+        steps_per_epoch = -(-len(prepared.train) // recipe.batch)
+
+        for epoch in range(first_epoch, recipe.epochs):
+            # -- learn -------------------------------------------------------------------------------------------------
+            started = time.perf_counter()
+            torch.manual_seed(hash_seed(seed, epoch, 1 + rank))
+            chance = torch.Generator(fabric.device).manual_seed(hash_seed(seed, epoch, 500 + rank))
+            model.train()
+            losses.reset()
+            accuracies.reset()
+            batches = shuffled_batches(prepared.train, recipe.batch, seed, epoch, rank, world)
+            for number, (images, labels, joint) in enumerate(batches):
+                step = epoch * steps_per_epoch + number
+                set_learning_rate(optimizer, recipe.learning_rate_factor(step, recipe.epochs * steps_per_epoch))
+                images = augment(images, chance)
+                logits = model(images)
+                summed = F.cross_entropy(
+                    logits.float(), labels, reduction="sum", label_smoothing=recipe.label_smoothing
+                )
+                loss = summed.item() / len(labels)
+                check_loss(loss, recipe.explode, step, epoch, network, images)
+                optimizer.zero_grad(set_to_none=True)
+                # Gradients are averaged over processes: so weighted, they are those of the joint batch's mean loss.
+                fabric.backward(summed * world / joint)
+                if recipe.clip_gradients is not None:
+                    fabric.clip_gradients(model, optimizer, max_norm=recipe.clip_gradients)
+                optimizer.step()
+                losses.update(loss, len(labels))
+                accuracies.update(logits.detach(), labels)
+                progress.step(epoch, (number + 1) / steps_per_epoch, loss, recipe.batch)
+            trained = time.perf_counter() - started
+
+            # -- look --------------------------------------------------------------------------------------------------
+            line: dict[str, Any] = {
+                "epoch": epoch,
+                "lr": optimizer.param_groups[0]["lr"],
+                "train_loss": float(losses.compute()),
+                "train_accuracy": float(accuracies.compute()),
+            }
+            if recipe.reestimate_norms and recipe.is_due(epoch, recipe.test_every or recipe.epochs):
+                estimate_norm_statistics(network, prepared.train.images.split(recipe.batch))
+            if len(prepared.valid):
+                valid = evaluate(fabric, model, prepared.valid)
+                line |= {"valid_loss": valid.loss, "valid_accuracy": valid.accuracy}
+                if best is None or (valid.accuracy, -valid.loss) > (best["accuracy"], -best["loss"]):
+                    best = {"epoch": epoch, "accuracy": valid.accuracy, "loss": valid.loss}
+                    if leads:
+                        save_trained(network, folder.best_weights, prepared.preprocessing, recipe, data)
+            if recipe.is_due(epoch, recipe.test_every):
+                line["test_accuracy"] = evaluate(fabric, model, prepared.test).accuracy
+            if recipe.is_due(epoch, recipe.equivariance_every):
+                line["equivariance_error"] = network_error(network, prepared.test)
+
+            # -- keep --------------------------------------------------------------------------------------------------
+            seconds = time.perf_counter() - started
+            line |= {"seconds": seconds, "images_per_second": len(prepared.train) / trained, "time": time.time()}
+            if leads:
+                with SummaryWriter(folder.path / "tensorboard", purge_step=epoch) as board:
+                    for key, value in line.items():
+                        board.add_scalar(key, value, epoch)
+                folder.save_checkpoint(
+                    {
+                        "model": network.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "epoch": epoch,
+                        "best": best,
+                        "metrics_bytes": folder.append_metrics(line),
+                    },
+                    epoch,
+                )
+            progress.epoch(line)
+            fabric.barrier()
+
+        # -- what came out ---------------------------------------------------------------------------------------------
+        at_end, chosen = evaluate(fabric, model, prepared.test), None
+        if leads:
+            save_trained(network, folder.last_weights, prepared.preprocessing, recipe, data)
+        if best is not None:
+            network.load_state_dict(fabric.broadcast(read_model_file(folder.best_weights)[1] if leads else {}))
+            chosen = evaluate(fabric, model, prepared.test)
+        result: dict[str, Any] = {}
+        if leads:
+            save_predictions(folder, prepared.test.labels, at_end, chosen)
+            result = outcome(folder, recipe, at_end, chosen, best)
+            folder.finish(result)
+        return fabric.broadcast(result)
+
+
+def launched_fabric(recipe: Recipe, accelerator: str, devices: int, nodes: int) -> Fabric:
+    """Devices, precision and processes. Started by ``torchrun``, its numbers count; SLURM's are found by Fabric."""
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+        precision=recipe.precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def build_network(model_name: str, data: Dataset) -> EquivariantNetwork:
+    """The network for a data set: classes and channels follow the data where they differ from the published ones."""
+    channels = data.image_shape[0]
+    options: dict[str, Any] = {}
+    if len(data.classes) != 10:
+        options["num_classes"] = len(data.classes)
+    if channels != (1 if model_entry(model_name).dataset == "rotated-mnist" else 3):
+        options["in_channels"] = channels
+    return create_model(model_name, **options)
+
+
+def count_parameters(network: EquivariantNetwork) -> int:
+    """How many numbers are learnt."""
+    return sum(p.numel() for p in network.parameters())

@@ -1,0 +1,56 @@
+"""Which parameter is trained how: learning rates and weight decay by kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from coattend.nn import CoAttention, PoseConv2d
+from coattend.train.recipe import Recipe
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimiser over groups of parameters; each group keeps its own ``base_lr``."""
+    groups = parameter_groups(model, recipe)
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(groups, eps=recipe.eps)
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, eps=recipe.eps)
+    return torch.optim.SGD(groups, momentum=recipe.momentum, nesterov=recipe.optimizer == "nesterov")
+
+
+def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """Parameters with equal learning rate and decay, in the model's order."""
+    attention = _owned_by(model, CoAttention)
+    norms = _owned_by(model, _BatchNorm)
+    last = next(m for m in reversed(list(model.modules())) if isinstance(m, (PoseConv2d, nn.Linear, nn.Conv2d)))
+    head = {id(p) for p in last.parameters()}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        lr, decay = recipe.lr, recipe.weight_decay
+        if id(parameter) in attention:
+            lr *= recipe.attention_lr
+            decay *= recipe.decay_attention
+        elif id(parameter) in norms or name.endswith("bias"):
+            lr *= recipe.bias_lr if name.endswith("bias") else 1.0
+            decay *= recipe.decay_norms_and_biases
+        if id(parameter) in head:
+            lr *= recipe.head_lr
+        groups.setdefault((lr, decay), []).append(parameter)
+    return [
+        {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay}
+        for (lr, decay), parameters in groups.items()
+    ]
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Scale every group's own learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor
+
+
+def _owned_by(model: nn.Module, kind: type[nn.Module]) -> set[int]:
+    return {id(p) for m in model.modules() if isinstance(m, kind) for p in m.parameters(recurse=False)}

@@ -1,0 +1,60 @@
+"""What a person sees while a network trains: a bar in a terminal, a line per epoch elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class TrainingProgress:
+    """Loss, speed and time left while an epoch runs, accuracies after it; silent in all processes but the first."""
+
+    def __init__(self, title: str, epochs: int, first_epoch: int, visible: bool) -> None:
+        self.console = Console(quiet=not visible)
+        self.title, self.epochs = title, epochs
+        self.loss: float | None = None
+        self.speed: float | None = None
+        self.accuracies = ""
+        self.moment = time.perf_counter()
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not (visible and self.console.is_terminal),
+        )
+        self.task = self.bar.add_task(title, total=epochs, completed=first_epoch, figures="")
+
+    def __enter__(self) -> TrainingProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def step(self, epoch: int, fraction: float, loss: float, images: int) -> None:
+        """Move the bar after a step with so many images; loss and speed are smoothed for the eye."""
+        if self.bar.disable:
+            return
+        now = time.perf_counter()
+        speed = images / max(now - self.moment, 1e-9)
+        self.moment = now
+        self.loss = loss if self.loss is None else 0.95 * self.loss + 0.05 * loss
+        self.speed = speed if self.speed is None else 0.95 * self.speed + 0.05 * speed
+        figures = f"epoch {epoch + 1}/{self.epochs}  loss {self.loss:.3f}{self.accuracies}  {self.speed:,.0f} img/s"
+        self.bar.update(self.task, completed=epoch + fraction, figures=figures)
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Say what an epoch brought."""
+        accuracies = {key: line[f"{key}_accuracy"] for key in ("train", "valid", "test") if f"{key}_accuracy" in line}
+        self.accuracies = "".join(f"  {key} {value:.2%}" for key, value in accuracies.items())
+        if self.bar.disable:
+            text = f"epoch {line['epoch'] + 1}/{self.epochs}  loss {line['train_loss']:.4f}{self.accuracies}"
+            self.console.print(f"{self.title}  {text}  {line['seconds']:.1f} s", highlight=False, soft_wrap=True)

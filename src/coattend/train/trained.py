@@ -1,0 +1,73 @@
+"""A trained network ready for use: from a run folder or a file, with its preprocessing and class names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from coattend.data import Preprocessing, make_preprocessing
+from coattend.models import EquivariantNetwork, load_model, read_model_file
+from coattend.nn import evaluating
+from coattend.train.run_folder import RunError, RunFolder
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The class of one image, how sure the network is, and the pose it responds to most."""
+
+    label: str
+    confidence: float
+    pose: str
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """A network with what its input goes through."""
+
+    network: EquivariantNetwork
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    provenance: str
+
+    def predict(self, images: Tensor) -> list[Prediction]:
+        """Classify images (n, channels, height, width) of bytes."""
+        with evaluating(self.network):
+            features = self.network.stages(self.preprocessing.apply(images))
+            probabilities = self.network.head(features).softmax(1)
+        # The pose whose responses are strongest in sum; it turns with the image, by equivariance.
+        poses = features.relu().sum(dim=(1, 3, 4)).argmax(1)
+        return [
+            Prediction(self.classes[int(p.argmax())], float(p.max()), self.network.group.describe(int(pose)))
+            for p, pose in zip(probabilities, poses, strict=True)
+        ]
+
+
+def load_trained(path: str | Path) -> TrainedNetwork:
+    """From a run folder (the epoch chosen on validation, else the last) or from one of its .safetensors files."""
+    path = Path(path)
+    if path.is_dir():
+        folder = RunFolder(path)
+        weights = [file for file in (folder.best_weights, folder.last_weights) if file.is_file()]
+        if not weights:
+            state = "is not a run folder" if not (path / "run.json").is_file() else "has no trained weights yet"
+            raise RunError(
+                f"{path} {state}; expected best.safetensors or last.safetensors, written by `coattend train`."
+            )
+        path = weights[0]
+    metadata, _, extra = read_model_file(path)
+    if "preprocessing" not in metadata:
+        raise RunError(
+            f"{path} holds a network without its preprocessing; expected a file written by `coattend train` (a run's "
+            "best.safetensors or last.safetensors)."
+        )
+    steps = json.loads(metadata["preprocessing"])
+    preprocessing = make_preprocessing(steps["steps"], steps["clip"]).load_state(extra)
+    channels, height, width = json.loads(metadata["image_shape"])
+    network = load_model(path).to(torch.float32)
+    classes = tuple(json.loads(metadata["classes"]))
+    return TrainedNetwork(network, preprocessing, classes, (channels, height, width), metadata["provenance"])

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coattend.data.catalog import ENTRIES
+from tests.data import stand_ins
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder, small expected files, and no way out to the network."""
+    stand_ins.expect_small_mnist(monkeypatch)
+    stand_ins.expect_small_cifar(monkeypatch)
+    for entry in ENTRIES.values():
+        monkeypatch.setitem(entry.__dict__, "sources", ())
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setenv("COATTEND_DATA", str(folder))
+    return folder

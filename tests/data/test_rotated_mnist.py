@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coattend.data import DataError, Split, load_data, rotated_mnist
+from coattend.data.spline import turned
+from tests.data import stand_ins
+
+ndimage = pytest.importorskip("scipy.ndimage")
+
+
+def pool() -> Split:
+    images, labels = stand_ins.digits("train")
+    return Split(torch.from_numpy(images[:, None]), torch.from_numpy(labels).long())
+
+
+def test_turning_agrees_with_scipy_splines() -> None:
+    images, _ = stand_ins.digits("train")
+    degrees = np.random.RandomState(0).uniform(0, 360, len(images))
+    expected = [
+        ndimage.rotate(image.astype(float), angle, reshape=False, order=3, mode="grid-constant")
+        for image, angle in zip(images, degrees, strict=True)
+    ]
+    difference = turned(images, degrees).astype(float) - np.clip(expected, 0, 255)
+    assert np.abs(difference).max() < 0.5 + 1e-2  # rounding to bytes, and their treatment of the far border
+
+
+def test_quarter_turns_are_exact_and_whole_turns_change_nothing() -> None:
+    images, _ = stand_ins.digits("train")
+    for k in range(-4, 9):
+        assert np.array_equal(turned(images, np.full(60, 90.0 * k)), np.rot90(images, k, (1, 2)))
+    with pytest.raises(ValueError, match="expects uint8 images"):
+        turned(images, np.zeros(3))
+
+
+def test_generation_is_disjoint_complete_and_repeatable() -> None:
+    sizes = (30, 10, 20)
+    data = rotated_mnist.generate(pool(), sizes, seed=5)
+    assert tuple(map(len, data.splits().values())) == sizes
+    assert data.provenance == "generated from MNIST (seed 5)"
+    again, other = (rotated_mnist.generate(pool(), sizes, seed=seed) for seed in (5, 6))
+    for name, part in data.splits().items():
+        assert torch.equal(part.images, again.splits()[name].images)
+        assert not torch.equal(part.images, other.splits()[name].images)
+    labels = torch.cat([part.labels for part in data.splits().values()])
+    assert labels.bincount().tolist() == [6] * 10  # all 60 of the pool, none twice
+    with pytest.raises(ValueError, match="expected at least 61 images"):
+        rotated_mnist.generate(pool(), (30, 10, 21), seed=0)
+
+
+def test_each_digit_is_an_original_turned_once_by_a_uniform_angle() -> None:
+    """The angles and places are drawn as documented: a permutation, then uniform angles, of the frozen generator."""
+    data = rotated_mnist.generate(pool(), (40, 10, 10), seed=7)
+    drawn = np.random.RandomState(7)
+    chosen, degrees = drawn.permutation(60), drawn.uniform(0, 360, 60)
+    expected = turned(stand_ins.digits("train")[0][chosen], degrees)
+    assert np.array_equal(torch.cat([p.images for p in data.splits().values()]).numpy()[:, 0], expected)
+
+
+@pytest.mark.parametrize("sub", ["", "rotated-mnist", "mnist_rotation_new"])
+def test_original_files_are_read(folder: Path, sub: str) -> None:
+    stand_ins.write_amat(folder / sub)
+    for _ in range(2):  # parsed, then from what was kept
+        data = load_data("rotated-mnist")
+        images, labels = stand_ins.digits("train")
+        assert np.array_equal(data.train_and_valid().images.numpy()[:, 0], images[:50])
+        assert np.array_equal(data.test.labels.numpy(), labels[:30])
+        assert [len(part) for part in data.splits().values()] == [40, 10, 30]
+        assert data.provenance.startswith("original")
+
+
+def write_zip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    stand_ins.write_amat(folder)
+    path = folder / rotated_mnist.ARCHIVE
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in (rotated_mnist.TRAINING_FILE, rotated_mnist.TEST_FILE):
+            archive.write(folder / name, name)
+            (folder / name).unlink()
+    monkeypatch.setattr(rotated_mnist, "ARCHIVE_MD5", hashlib.md5(path.read_bytes()).hexdigest())
+    return path
+
+
+def test_the_archive_is_read_and_its_checksum_held(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_zip(folder, monkeypatch)
+    assert load_data("rotated-mnist").provenance == "original (mnist_rotation_new.zip)"
+    (folder / "rotated-mnist" / "original.npz").unlink()
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("added", "1")
+    with pytest.raises(DataError, match="is not the published archive: md5"):
+        load_data("rotated-mnist")
+    assert path.exists()
+
+
+def test_original_files_take_precedence_over_generated_ones(folder: Path) -> None:
+    from coattend.data.storage import save_dataset
+
+    save_dataset(rotated_mnist.generate(pool(), (40, 10, 10), 1), folder / "rotated-mnist" / "generated.npz")
+    assert load_data("rotated-mnist").provenance.startswith("generated from MNIST (seed 1)")
+    stand_ins.write_amat(folder)
+    assert load_data("rotated-mnist").provenance.startswith("original")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[: text.rindex(b"\n", 0, -1) + 1], "expected 50 rows of 785 numbers, got 49 of 785"),
+        (lambda text: text[: len(text) - 900], "expected rows of 785 numbers"),
+        (lambda text: text.replace(b" 3.000000\n", b" 3.500000\n"), "expected labels 0..9 in the last column"),
+        (lambda text: text.replace(b" 9.000000\n", b" 10.00000\n"), "expected labels 0..9 in the last column"),
+        (lambda text: text.replace(b"0.000000", b"1.500000", 1), "expected grey values from 0 to 1"),
+        (lambda text: text.replace(b"0.000000", b"nan", 1), "expected grey values from 0 to 1"),
+        (lambda text: text.replace(b"0.000000", b"zero", 1), "expected rows of 785 numbers"),
+        (lambda text: b"\n".join(row[9:] for row in text.splitlines()), "got 50 of 784"),
+    ],
+)
+def test_damaged_original_files_are_refused(folder: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
+    stand_ins.write_amat(folder)
+    path = folder / rotated_mnist.TRAINING_FILE
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(DataError, match=message):
+        load_data("rotated-mnist")
+    assert not (folder / "rotated-mnist").exists()
+
+
+def test_one_of_the_two_files_is_not_enough(folder: Path) -> None:
+    stand_ins.write_amat(folder)
+    (folder / rotated_mnist.TEST_FILE).unlink()
+    with pytest.raises(DataError, match="holds mnist_all_rotation_normalized_float_train_valid.amat alone"):
+        load_data("rotated-mnist")

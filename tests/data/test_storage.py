@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coattend.data import DataError, Dataset, Split, data_folder
+from coattend.data.storage import atomic_writer, read_dataset, save_dataset, stored_provenance
+
+
+def dataset(seed: int = 0) -> Dataset:
+    drawn = torch.Generator().manual_seed(seed)
+    parts = [
+        Split(torch.randint(256, (n, 1, 5, 5), generator=drawn, dtype=torch.uint8), torch.arange(n) % 2)
+        for n in (6, 2, 4)
+    ]
+    return Dataset("d", *parts, classes=("a", "b"), provenance="made here")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_what_is_saved_is_read_back(tmp_path: Path, compressed: bool) -> None:
+    saved = dataset()
+    save_dataset(saved, tmp_path / "new" / "d.npz", compressed=compressed)
+    read = read_dataset(tmp_path / "new" / "d.npz", "d", "make it anew")
+    for name, part in saved.splits().items():
+        assert torch.equal(read.splits()[name].images, part.images)
+        assert torch.equal(read.splits()[name].labels, part.labels)
+    assert (read.name, read.classes, read.provenance) == ("d", ("a", "b"), "made here")
+    assert stored_provenance(tmp_path / "new" / "d.npz") == "made here"
+    assert os.listdir(tmp_path / "new") == ["d.npz"]
+
+
+def test_every_flipped_byte_and_every_truncation_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    save_dataset(dataset(), path)
+    whole = path.read_bytes()
+    reference = read_dataset(path, "d", "make it anew")
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes((whole[place] ^ 0x20,)) + whole[place + 1 :])
+        try:
+            read = read_dataset(path, "d", "make it anew")
+        except DataError:
+            continue
+        # A flip in the zip's own book-keeping (a time stamp) or in a name may pass; never one in the content.
+        for name, part in reference.splits().items():
+            assert torch.equal(read.splits()[name].images, part.images)
+            assert torch.equal(read.splits()[name].labels, part.labels)
+    for length in range(0, len(whole), 301):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match="make it anew"):
+            read_dataset(path, "d", "make it anew")
+    assert stored_provenance(path).startswith("damaged")
+
+
+def test_content_changed_under_valid_zip_checksums_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    save_dataset(dataset(), path)
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    arrays["train_labels"][0] ^= 1
+    np.savez(path, **arrays)
+    with pytest.raises(DataError, match="does not match the sha256"):
+        read_dataset(path, "d", "make it anew")
+
+
+def test_a_failing_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with atomic_writer(path) as file:
+            file.write(b"half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_data_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COATTEND_DATA", "~/chosen")
+    assert data_folder() == Path.home() / "chosen"
+    monkeypatch.delenv("COATTEND_DATA")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data_folder() == tmp_path / "coattend"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert data_folder() == Path.home() / ".cache" / "coattend"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert data_folder() == Path.home() / "Library" / "Caches" / "coattend"
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    assert data_folder() == tmp_path / "coattend"

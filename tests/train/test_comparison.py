@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coattend.train import compare
+from coattend.train.comparison import over_images, over_seeds
+
+SMALL = ["epochs=1", "train_images=64", "test_images=40", "equivariance_every=0"]
+
+
+def test_the_interval_over_seeds_is_students() -> None:
+    deltas = [-0.31, -0.12, -0.45, 0.05]
+    found = over_seeds(deltas)
+    reference = stats.ttest_1samp(deltas, 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
+    assert found.mean == pytest.approx(np.mean(deltas))
+    assert found.verdict == "undecided"
+    assert over_seeds([-0.30, -0.31, -0.29]).verdict == "better"
+    assert over_seeds([0.30, 0.31, 0.29]).verdict == "worse"
+
+
+def test_the_bootstrap_agrees_with_the_normal_approximation() -> None:
+    rng = np.random.default_rng(1)
+    base, other = rng.random(20_000) < 0.030, rng.random(20_000) < 0.024
+    found = over_images(base, other)
+    delta = 100.0 * (other.astype(int) - base.astype(int))
+    reach = 1.96 * delta.std() / np.sqrt(len(delta))
+    assert found.mean == pytest.approx(delta.mean())
+    assert (found.low, found.high) == pytest.approx((delta.mean() - reach, delta.mean() + reach), abs=0.02)
+    assert found.verdict == "better"
+    assert "one seed" in found.method
+    assert over_images(base, base).mean == 0
+
+
+def test_compare_trains_resumes_and_writes_down(tmp_path: Path) -> None:
+    models = ["p4cnn:width=2", "a_p4cnn:width=2,attention=output"]
+    first = compare(models, [0], "quick", tmp_path, settings=SMALL)
+    assert [row.model for row in first.rows] == models
+    assert first.rows[0].against_first is None
+    assert "bootstrap" in first.rows[1].against_first.method
+    marks = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    second = compare(models, [0, 1], "quick", tmp_path, settings=SMALL)
+    assert all(path.stat().st_mtime_ns == mark for path, mark in marks.items())  # seed 0 was there
+    assert len(second.rows[0].errors) == 2
+    assert "paired over 2 seeds" in second.rows[1].against_first.method
+    written = json.loads((tmp_path / "comparison.json").read_text())
+    assert written["rows"][1]["errors"] == list(second.rows[1].errors)
+    assert len(written["folders"]) == 4
+    with pytest.raises(ValueError, match="without repetition"):
+        compare([models[0], models[0]], [0], "quick", tmp_path)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import coattend as ca
+from coattend.train import collect, write_ledger
+from coattend.train.ledger import ledger_text
+
+
+def result(model: str, recipe: str, seed: int, valid: float | None, last: float) -> dict:
+    return {
+        "model": model, "seed": seed, "provenance": "generated from MNIST (seed 2020)", "parameters": 19880,
+        "recipe": recipe, "data": "rotated-mnist", "epochs": 3, "seconds": 7200.0, "seconds_per_epoch": 72.0,
+        "error": {"last": last, "valid": valid, "test_optimistic": 2.0},
+    }  # fmt: skip
+
+
+def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for number, r in enumerate(
+        [
+            result("p4cnn", "paper", 0, None, 2.30),
+            result("p4cnn", "paper", 1, None, 2.50),
+            result("a_p4cnn:attention=output", "house+lr=0.01", 0, 1.5, 1.6),
+        ]
+    ):
+        folder = runs / f"run{number}"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(r))
+    assert len(collect(runs, tmp_path)) == 3
+    text = write_ledger(tmp_path).read_text()
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
+    assert "2.40 ± 0.14" in rows["p4-CNN"]
+    assert "| 2.28 |" in rows["p4-CNN"]
+    assert "2.0 |" in rows["p4-CNN"]  # hours
+    for name in ca.list_models():
+        if name != "p4cnn":
+            assert f"not run: `coattend reproduce {name}`" in rows[ca.model_entry(name).title]
+    assert "--recipe house" in rows["a_p4cnn:attention=output"]
+    assert "--set lr=0.01" in rows["a_p4cnn:attention=output"]
+    assert ledger_text(tmp_path / "results") == text

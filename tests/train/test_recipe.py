@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+import coattend as ca
+from coattend.train import PAPER, Recipe, changed, get_recipe
+
+
+def test_fields_change_by_name_and_the_name_tells() -> None:
+    recipe = changed(
+        get_recipe("house", "p4cnn"),
+        [
+            "epochs=3",
+            "lr=0.5",
+            "clip=2.3",
+            "augmentation=rotate=180,flips",
+            "decay_attention=true",
+            "clip_gradients=none",
+        ],
+    )
+    assert (recipe.epochs, recipe.lr, recipe.clip) == (3, 0.5, 2.3)
+    assert (recipe.augmentation, recipe.decay_attention, recipe.clip_gradients) == (("rotate=180", "flips"), True, None)
+    assert recipe.name.startswith("house+epochs=3+lr=0.5+clip=2.3")
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("epoch=3", r"no field 'epoch' \(did you mean epochs"),
+        ("epochs", "--set expects field=value, got 'epochs'"),
+        ("epochs=many", "epochs must be a whole number, got 'many'"),
+        ("epochs=0", "epochs must be at least 1"),
+        ("lr=fast", "lr must be a number"),
+        ("decay_attention=yes", "decay_attention must be true or false"),
+        ("optimizer=adagrad", "optimizer must be one of adam, adamw, sgd, nesterov, got 'adagrad'"),
+        ("precision=8", "precision must be one of"),
+        ("milestones=40,80", "milestones are fractions"),
+        ("name=x", "no field 'name'"),
+    ],
+)
+def test_mistakes_are_answered(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        changed(get_recipe("quick", "p4cnn"), [setting])
+
+
+def test_there_is_a_paper_recipe_for_every_row() -> None:
+    assert list(PAPER) == ca.list_models()
+    for name, recipe in PAPER.items():
+        assert recipe.data == ca.model_entry(name).dataset
+    # An attentive network is trained exactly like its conventional counterpart.
+    for name in ca.list_models("a_*"):
+        assert PAPER[name] == PAPER[name.removeprefix("a_")]
+    assert get_recipe("paper", "z2cnn").epochs == 300
+    with pytest.raises(ValueError, match=r"unknown recipe 'hose' \(did you mean house\?\)"):
+        get_recipe("hose", "p4cnn")
+
+
+def test_schedules() -> None:
+    steps = PAPER["p4_allcnn"]
+    factors = [steps.learning_rate_factor(epoch, 350) for epoch in (0, 199, 200, 250, 300, 349)]
+    assert factors == pytest.approx([1, 1, 0.1, 0.01, 0.001, 0.001])
+    cycle = get_recipe("house", "p4cnn")
+    curve = [cycle.learning_rate_factor(step, 1000) for step in range(1000)]
+    assert max(curve) == pytest.approx(1, abs=1e-3)
+    assert curve.index(max(curve)) == pytest.approx(200, abs=1)
+    assert curve[0] == pytest.approx(0.04)
+    assert curve[-1] < 1e-4
+    assert PAPER["p4cnn"].learning_rate_factor(99, 100) == 1
