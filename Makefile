@@ -13,7 +13,7 @@ setup: .venv/.installed
 	touch $@
 
 demo: setup
-	$(BIN)/coattend compare z2cnn p4cnn a_p4cnn:attention=output
+	$(BIN)/coattend compare p4cnn a_p4cnn:attention=output z2cnn
 	$(BIN)/coattend check a_p4cnn:attention=output
 
 test: setup

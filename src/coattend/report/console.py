@@ -61,17 +61,19 @@ def comparison_table(comparison: Comparison) -> Group:
     """Mean error, spread, and the paired difference against the first network."""
     seeds = ", ".join(map(str, comparison.seeds))
     table = Table(
-        title=f"Test error on {comparison.data}, recipe {comparison.recipe}, seed {seeds}", box=box.SIMPLE_HEAD
+        title=f"Test error on {comparison.data}, recipe {comparison.recipe}, seed {seeds}",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
     table.add_column("network", overflow="fold")
-    for heading in ("parameters", "s/epoch", "error %", "against the first, 95% interval"):
-        table.add_column(heading, justify="right")
+    for heading in ("parameters", "s/epoch", "error %", "against the first [95%]"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in comparison.rows:
         error = f"{row.mean:.2f}" + ("" if row.spread is None else f" ± {row.spread:.2f}")
         delta = row.against_first
         against = ""
         if delta is not None:
-            against = f"{delta.mean:+.2f} [{delta.low:+.2f}, {delta.high:+.2f}] {delta.verdict}"
+            against = f"{delta.mean:+.2f} [{delta.low:+.2f}, {delta.high:+.2f}]\n{delta.verdict}"
         table.add_row(row.model, f"{row.parameters:,}", f"{row.seconds_per_epoch:.1f}", error, against)
     methods = {row.against_first.method for row in comparison.rows if row.against_first is not None}
     protocols = {"valid": "epoch chosen on the validation split", "last": "last epoch"}

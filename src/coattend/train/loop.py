@@ -73,6 +73,8 @@ def train(
         losses = MeanMetric().to(fabric.device)
         accuracies = MulticlassAccuracy(len(data.classes), average="micro").to(fabric.device)
         progress = stack.enter_context(TrainingProgress(f"{model_name} seed {seed}", recipe.epochs, first_epoch, leads))
+        if leads:
+            board = stack.enter_context(SummaryWriter(folder.path / "tensorboard", purge_step=first_epoch))
         steps_per_epoch = -(-len(prepared.train) // recipe.batch)
 
         for epoch in range(first_epoch, recipe.epochs):
@@ -130,9 +132,8 @@ def train(
             seconds = time.perf_counter() - started
             line |= {"seconds": seconds, "images_per_second": len(prepared.train) / trained, "time": time.time()}
             if leads:
-                with SummaryWriter(folder.path / "tensorboard", purge_step=epoch) as board:
-                    for key, value in line.items():
-                        board.add_scalar(key, value, epoch)
+                for key, value in line.items():
+                    board.add_scalar(key, value, epoch)
                 folder.save_checkpoint(
                     {
                         "model": network.state_dict(),

@@ -97,6 +97,8 @@ class RunFolder:
             ) from None
         except OSError as error:
             raise RunError(f"cannot write into {self.path}: {error.strerror}; choose another --folder.") from error
+        for half_written in self.path.glob(".*"):  # left by a process that was killed while it wrote
+            half_written.unlink()
         return lock
 
     def describe(self, model: str, recipe: Recipe, seed: int, provenance: str, parameters: int) -> None:

@@ -1,0 +1,78 @@
+"""What does the training loop cost beyond the network's own forward, backward and step?
+
+    python benchmarks/loop_overhead.py [--images 12000]
+
+Trains p4-CNN for one epoch of the house recipe with clocks around forward, backward and optimiser step, and prints
+the share of the epoch's training time that is spent outside them: data, augmentation, metrics, checks, logging.
+Evaluation after the epoch does not count on either side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from lightning_fabric import Fabric
+
+from coattend.models import EquivariantNetwork
+from coattend.train import RunFolder, get_recipe, train
+
+MODEL = "p4cnn"
+
+
+class Clock:
+    """Adds up the time spent inside the functions it is wound around."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed while gradients are wanted."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if torch.is_grad_enabled():
+                    self.seconds += time.perf_counter() - start
+
+        return timed
+
+
+def main() -> None:
+    """Print the share."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--images", type=int, default=12_000)
+    images = parser.parse_args().images
+    recipe = replace(
+        get_recipe("house", MODEL),
+        train_on="train+valid",
+        train_images=images,
+        test_images=100,
+        epochs=1,
+        equivariance_every=0,
+    )
+    clock = Clock()
+    with (
+        tempfile.TemporaryDirectory() as root,
+        patch.object(EquivariantNetwork, "forward", clock.around(EquivariantNetwork.forward)),
+        patch.object(Fabric, "backward", clock.around(Fabric.backward)),
+        patch.object(torch.optim.AdamW, "step", clock.around(torch.optim.AdamW.step)),
+    ):
+        train(MODEL, recipe, 0, Path(root))
+        (line,) = RunFolder.of(Path(root), MODEL, recipe, 0).history()
+    seconds = images / line["images_per_second"]
+    print(f"{images:,} images: {seconds:.2f} s, of which {clock.seconds:.2f} s in forward, backward and step")
+    print(f"outside: {1 - clock.seconds / seconds:.1%}")
+
+
+if __name__ == "__main__":
+    main()
