@@ -26,6 +26,7 @@ check: setup
 	$(BIN)/python -m pytest --numprocesses 2
 
 bench: setup
+	$(BIN)/coattend bench
 	$(BIN)/python benchmarks/interpolation_error.py
 	$(BIN)/python benchmarks/structure_error.py
 

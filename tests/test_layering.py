@@ -19,6 +19,7 @@ FLOORS = [
     "data",
     "train",
     "report",
+    "bench",
 ]  # each may import those before it
 
 

@@ -229,6 +229,25 @@ def reproduce(
     return 0
 
 
+@app.command
+def bench(
+    rounds: int = 30, compiled: bool = True, growth: bool = True, csv: Path | None = None, plot: Path | None = None
+) -> int:
+    """Measure speed and memory as ratios: against plain conv2d, the literal formula, e2cnn, and compiled networks.
+
+    Args:
+        rounds: Interleaved rounds per line; the median counts.
+        compiled: Also compile the networks, which takes minutes.
+        growth: Also measure how the cost of attention grows with order, channels, size and batch.
+        csv: Write the figures here.
+        plot: Draw how the cost grows here.
+    """
+    from coattend.bench import run_benchmarks
+
+    run_benchmarks(rounds=rounds, compiled=compiled, with_growth=growth, csv=csv, plot_to=plot)
+    return 0
+
+
 def main() -> None:
     """Run a verb; a user's mistake ends in one line and exit code 2, Ctrl-C in 130."""
     console = Console(stderr=True)

@@ -1,12 +1,14 @@
 """Pure functions behind the layers: co-attention and banks of turned filters."""
 
 from coattend.functional.attention import attend as attend
+from coattend.functional.attention import attend_slices as attend_slices
 from coattend.functional.attention import attention_index as attention_index
 from coattend.functional.attention import attention_mask as attention_mask
 from coattend.functional.attention import attention_matrix as attention_matrix
-from coattend.functional.attention import autocasts as autocasts
 from coattend.functional.attention import co_attention as co_attention
 from coattend.functional.attention import co_attention_mask as co_attention_mask
 from coattend.functional.filters import group_filters as group_filters
 from coattend.functional.filters import padded_conv2d as padded_conv2d
 from coattend.functional.filters import turn_filters as turn_filters
+from coattend.functional.formula import autocasts as autocasts
+from coattend.functional.operators import plane_index as plane_index

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coattend.functional import formula, operators
+from coattend.functional.registry import decomposes
 from coattend.groups import FiniteGroup
 
 
@@ -27,7 +29,7 @@ def co_attention_mask(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
 
 def attention_matrix(weights: Tensor, index: Tensor) -> Tensor:
     """Gather the matrices (channels, group, group) from the vectors (channels, group)."""
-    return weights[:, index]
+    return weights.index_select(1, index.flatten()).unflatten(1, index.shape)
 
 
 def attention_index(group: FiniteGroup) -> Tensor:
@@ -39,8 +41,18 @@ def attention_index(group: FiniteGroup) -> Tensor:
 
 
 def attend(x: Tensor, matrix: Tensor) -> Tensor:
-    """``mask * x`` for matrices (channels, group, group)."""
-    return attention_mask(x, matrix) * x
+    """``mask * x`` for matrices (channels, group, group), in one pass that saves nothing but x."""
+    if decomposes(x):
+        return formula.attend(x, matrix)
+    return torch.ops.coattend.co_attention(x, matrix)
+
+
+def attend_slices(planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int) -> Tensor:
+    """Attend to each slice on its own and sum the slices: see :func:`coattend.functional.operators.slice_attention`."""
+    if decomposes(planes):
+        index = operators.plane_index(planes, rows, channel_step)
+        return formula.attend_slices(planes, matrix, index, len(rows) // matrix.shape[-1])
+    return torch.ops.coattend.slice_attention(planes, matrix, rows, channel_step)
 
 
 def attention_mask(x: Tensor, matrix: Tensor) -> Tensor:
@@ -48,25 +60,7 @@ def attention_mask(x: Tensor, matrix: Tensor) -> Tensor:
 
     Computed in float32 for narrower types, under autocast too: logits of large activations do not fit into them.
     """
-    if autocasts(x):
-        with torch.autocast(x.device.type, enabled=False):
-            return _mask(x, matrix)
-    return _mask(x, matrix)
-
-
-def autocasts(x: Tensor) -> bool:
-    """Whether autocast is on for the tensor's device; some devices (meta) do not know it."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def _mask(x: Tensor, matrix: Tensor) -> Tensor:
-    wide = torch.promote_types(x.dtype, torch.float32)
-    batch, channels, order, height, width = x.shape
-    responses = x.reshape(batch, channels, order, height * width)
-    logits = torch.matmul(matrix.mT.to(wide) / order, responses.to(wide))
-    mask = torch.exp(logits - logits.amax(dim=2, keepdim=True))
-    return mask.to(x.dtype).reshape(x.shape)
+    return formula.mask(x, matrix)
 
 
 def _checked_matrix(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:

@@ -9,6 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coattend.functional.convolution import convolution
+from coattend.functional.formula import autocasts
+from coattend.functional.registry import decomposes
+
 
 def turn_filters(weight: Tensor, turns: Tensor) -> Tensor:
     """Every filter in every pose: (..., k, k) -> (..., group, k, k)."""
@@ -27,12 +31,14 @@ def group_filters(weight: Tensor, turns: Tensor, relative: Tensor) -> Tensor:
     """
     out_channels, in_channels, order, k, _ = weight.shape
     if turns.is_floating_point():
-        slices = weight.flatten(3)[:, :, relative]
-        bank = torch.einsum("oighp,gqp->ogihq", slices, turns.to(weight.dtype))
+        # Every slice in every pose by one product of matrices, then a permutation: [g^-1 h, g] -> [g, h].
+        turned = torch.matmul(weight.flatten(3), turns.to(weight.dtype).flatten(0, 1).mT)
+        index = relative * order + torch.arange(order, device=relative.device)[:, None]
+        bank = turned.reshape(out_channels, in_channels, order**2, k**2).index_select(2, index.flatten())
     else:
         index = relative[:, :, None] * k**2 + turns[:, None, :]
         bank = weight.flatten(2).index_select(2, index.flatten())
-        bank = bank.reshape(out_channels, in_channels, order, order, k**2).transpose(1, 2)
+    bank = bank.reshape(out_channels, in_channels, order, order, k**2).transpose(1, 2)
     return bank.reshape(out_channels, order, in_channels, order, k, k)
 
 
@@ -45,9 +51,15 @@ def padded_conv2d(
     dilation: int,
     groups: int,
     padding_mode: str,
+    poses: int | None = None,
 ) -> Tensor:
-    """``conv2d`` that pads all four sides alike, in any padding mode."""
+    """``conv2d`` of an image or a map, which pads all four sides alike, in any padding mode.
+
+    With ``poses`` the result is a map with as many, else an image.
+    """
     if padding_mode != "zeros" and padding > 0:
-        x = F.pad(x, (padding,) * 4, mode=padding_mode)
+        x = F.pad(x.flatten(1, -3), (padding,) * 4, mode=padding_mode)
         padding = 0
-    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    if torch.compiler.is_compiling() and not decomposes(x) and not autocasts(x):
+        return torch.ops.coattend.convolution(x, weight, bias, stride, padding, dilation, groups, poses)
+    return convolution(x, weight, bias, stride, padding, dilation, groups, poses)

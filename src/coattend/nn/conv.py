@@ -82,8 +82,10 @@ class PoseConv2d(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def convolve(self, x: Tensor, filters: Tensor, bias: Tensor | None, groups: int | None = None) -> Tensor:
-        """Apply a bank of turned filters with this layer's geometry."""
+    def convolve(
+        self, x: Tensor, filters: Tensor, bias: Tensor | None, groups: int | None = None, poses: int | None = None
+    ) -> Tensor:
+        """Apply a bank of turned filters with this layer's geometry: onto a map with ``poses``, or onto an image."""
         self._check_fits(x)
         return padded_conv2d(
             x,
@@ -94,6 +96,7 @@ class PoseConv2d(nn.Module):
             self.dilation,
             self.groups if groups is None else groups,
             self.padding_mode,
+            poses,
         )
 
     def bias_per_pose(self) -> Tensor | None:
@@ -170,8 +173,7 @@ class LiftingConv2d(PoseConv2d):
         check_image("LiftingConv2d", x, self.in_channels)
         check_dtype("LiftingConv2d", x, self.weight)
         filters = turn_filters(self.weight, self.turns).transpose(1, 2)
-        y = self.convolve(x, filters.flatten(0, 1), self.bias_per_pose())
-        return y.unflatten(1, (self.out_channels, self.group.order))
+        return self.convolve(x, filters.flatten(0, 1), self.bias_per_pose(), poses=self.group.order)
 
 
 class GroupConv2d(PoseConv2d):
@@ -196,8 +198,7 @@ class GroupConv2d(PoseConv2d):
         check_map("GroupConv2d", x, self.in_channels, self.group.order)
         check_dtype("GroupConv2d", x, self.weight)
         filters = group_filters(self.weight, self.turns, self.relative).flatten(2, 3).flatten(0, 1)
-        y = self.convolve(x.flatten(1, 2), filters, self.bias_per_pose())
-        return y.unflatten(1, (self.out_channels, self.group.order))
+        return self.convolve(x, filters, self.bias_per_pose(), poses=self.group.order)
 
 
 class ProjectionConv2d(PoseConv2d):
@@ -232,7 +233,7 @@ class ProjectionConv2d(PoseConv2d):
         check_dtype("ProjectionConv2d", x, self.weight)
         poses = turn_filters(self.weight, self.turns)
         if self.attention is None:
-            return self.convolve(x.flatten(1, 2), poses.flatten(1, 2), self.bias)
+            return self.convolve(x, poses.flatten(1, 2), self.bias)
         # One convolution per pose, run as channel groups of a single one: hence the pose-major order.
         filters = poses.permute(2, 0, 1, 3, 4).flatten(0, 1)
         pose_major = self.convolve(x.transpose(1, 2).flatten(1, 2), filters, None, self.group.order * self.groups)

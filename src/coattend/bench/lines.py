@@ -1,0 +1,154 @@
+"""The lines of the table: every ratio that has a limit, and the literal formula and memory beside them."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+from torch import nn
+
+from coattend.bench import networks
+from coattend.bench.measure import (
+    Measurement,
+    compared,
+    inference,
+    interleaved,
+    peak_resident,
+    saved_bytes,
+    training_step,
+)
+from coattend.models import create_model, list_models
+
+ATTENTIVE = "a_p4cnn:attention=output"
+LIMITS = {
+    ("training step", "p4-CNN / plain conv2d network"): 1.05,
+    ("training step", "a-p4-CNN (output) / p4-CNN"): 1.20,
+    ("training step", "a-DREN (slice) / DREN"): 2.0,
+    ("training step", "p4-CNN / e2cnn's p4-CNN"): 1.02,
+    ("inference", "a-p4-CNN (output) / p4-CNN"): 1.15,
+    ("saved bytes", "a-p4-CNN (output) / p4-CNN"): 1.5,
+    ("building", "slowest of our networks / e2cnn's p4-CNN"): 0.5,
+    ("compiled", "p4-CNN, compiled / eager"): 1.02,
+    ("compiled", "a-p4-CNN (output), compiled / eager"): 1.02,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured, and how often."""
+
+    batch: int = 128
+    size: int = 28
+    rounds: int = 30
+    compiled: bool = True  # building the compiled networks takes minutes
+
+
+def measured_lines(setting: Setting) -> Iterator[Measurement]:
+    """Every line, as soon as it is measured; lines for which e2cnn is needed and missing are left out."""
+    with_e2cnn = find_spec("e2cnn") is not None
+    yield from _training(setting, with_e2cnn)
+    yield from _inference(setting)
+    yield from _memory(setting)
+    if with_e2cnn:
+        yield _building(min(setting.rounds, 7))
+    if setting.compiled:
+        yield from _compiled(setting)
+
+
+def _training(setting: Setting, with_e2cnn: bool) -> Iterator[Measurement]:
+    images, labels = networks.batch(setting.batch, setting.size)
+    contestants: dict[str, nn.Module] = {
+        "plain": networks.plain(),
+        "p4": networks.model("p4cnn"),
+        "output": networks.model(ATTENTIVE),
+        "literal": networks.literal(ATTENTIVE),
+        "dren": networks.model("dren"),
+        "slice": networks.model("a_dren"),
+    }
+    if with_e2cnn:
+        contestants["e2cnn"] = e2cnn_p4cnn()
+    seconds = interleaved(
+        {name: training_step(net, images, labels) for name, net in contestants.items()}, setting.rounds
+    )
+    yield _line("training step", "p4-CNN / plain conv2d network", seconds, "p4", "plain")
+    yield _line("training step", "a-p4-CNN (output) / p4-CNN", seconds, "output", "p4")
+    yield _line("training step", "a-p4-CNN (literal formula) / p4-CNN", seconds, "literal", "p4")
+    yield _line("training step", "a-DREN (slice) / DREN", seconds, "slice", "dren")
+    if with_e2cnn:
+        yield _line("training step", "p4-CNN / e2cnn's p4-CNN", seconds, "p4", "e2cnn")
+
+
+def _inference(setting: Setting) -> Iterator[Measurement]:
+    images, _ = networks.batch(setting.batch, setting.size)
+    contestants = {
+        "plain": networks.plain(),
+        "p4": networks.model("p4cnn"),
+        "output": networks.model(ATTENTIVE),
+        "literal": networks.literal(ATTENTIVE),
+        "dren": networks.model("dren"),
+        "slice": networks.model("a_dren"),
+    }
+    seconds = interleaved({name: inference(net, images) for name, net in contestants.items()}, setting.rounds)
+    yield _line("inference", "p4-CNN / plain conv2d network", seconds, "p4", "plain")
+    yield _line("inference", "a-p4-CNN (output) / p4-CNN", seconds, "output", "p4")
+    yield _line("inference", "a-p4-CNN (literal formula) / p4-CNN", seconds, "literal", "p4")
+    yield _line("inference", "a-DREN (slice) / DREN", seconds, "slice", "dren")
+
+
+def _memory(setting: Setting) -> Iterator[Measurement]:
+    images, _ = networks.batch(setting.batch, setting.size)
+    name = "a-p4-CNN (output) / p4-CNN"
+    below = saved_bytes(networks.model("p4cnn"), images)
+    ratio = saved_bytes(networks.model(ATTENTIVE), images) / below
+    yield Measurement.exact("saved bytes", name, ratio, LIMITS["saved bytes", name])
+    ratio = saved_bytes(networks.literal(ATTENTIVE), images) / below
+    yield Measurement.exact("saved bytes", "a-p4-CNN (literal formula) / p4-CNN", ratio)
+    ratio = saved_bytes(networks.model("a_dren"), images) / below
+    yield Measurement.exact("saved bytes", "a-DREN (slice) / DREN", ratio)
+
+    if sys.platform != "linux":
+        return
+
+    def resident(expression: str) -> int:
+        return peak_resident(expression, setting.batch, setting.size)
+
+    below = resident("model('p4cnn')")
+    yield Measurement.exact("peak resident", name, resident(f"model({ATTENTIVE!r})") / below)
+    yield Measurement.exact("peak resident", "a-DREN (slice) / DREN", resident("model('a_dren')") / below)
+
+
+def _building(rounds: int) -> Measurement:
+    """Both with whatever they cache already cached."""
+    ours = {name: (lambda name=name: create_model(name)) for name in list_models("*")}
+    seconds = interleaved({**ours, "e2cnn": e2cnn_p4cnn}, rounds, warm_up=1)
+    slowest = max(ours, key=lambda name: statistics.median(seconds[name]))
+    return _line("building", "slowest of our networks / e2cnn's p4-CNN", seconds, slowest, "e2cnn")
+
+
+def _compiled(setting: Setting) -> Iterator[Measurement]:
+    images, labels = networks.batch(setting.batch, setting.size)
+    for title, name in (("p4-CNN", "p4cnn"), ("a-p4-CNN (output)", ATTENTIVE)):
+        torch.compiler.reset()
+        eager, compiled = networks.model(name), networks.model(name)
+        compiled.compile(fullgraph=True)
+        steps = {
+            "eager": training_step(eager, images, labels),
+            "compiled": training_step(compiled, images, labels),
+        }
+        seconds = interleaved(steps, setting.rounds)
+        yield _line("compiled", f"{title}, compiled / eager", seconds, "compiled", "eager")
+
+
+def _line(kind: str, name: str, seconds: dict[str, list[float]], above: str, below: str) -> Measurement:
+    return compared(kind, name, seconds[above], seconds[below], LIMITS.get((kind, name)))
+
+
+def e2cnn_p4cnn() -> nn.Module:
+    """Imported late: it takes seconds, and may be missing."""
+    from coattend.bench.e2cnn_networks import P4CNN
+
+    return P4CNN()

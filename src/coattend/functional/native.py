@@ -1,0 +1,158 @@
+"""The C++ kernels: built on first use, kept in the user's cache folder, called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
+INSTRUCTION_SETS = {"AVX2": ("-mavx2", "-mfma"), "AVX512": ("-mavx2", "-mfma")}  # wider registers gain nothing here
+TYPES = {torch.float32: "float", torch.float64: "double"}
+
+logger = logging.getLogger("coattend")
+
+
+class Shape(ctypes.Structure):
+    """``Shape`` of kernels.cpp, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("batch", "channels", "slices", "order", "pixels")),
+        *((name, ctypes.c_int64) for name in ("batch_step", "channel_step")),
+        ("rows", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+    )
+
+
+def serves(x: Tensor, order: int) -> bool:
+    """Whether the kernels take this tensor; the first time it is asked, they are built."""
+    if x.device.type != "cpu" or x.dtype not in TYPES:
+        return False
+    kernels = library()
+    return kernels is not None and order <= kernels.coattend_largest_order()
+
+
+def forward(planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step: int) -> Tensor:
+    """Attend and sum over the slices: planes (batch, ..., height, width), matrices (channels, slices, order, order).
+
+    Plane ``channel * channel_step + rows[slice * order + pose]`` of each image holds the responses of that pose.
+    Returns (batch, channels, order, height, width).
+    """
+    planes, matrices = planes.contiguous(), matrices.to(planes.dtype).contiguous()
+    channels, _, order, _ = matrices.shape
+    y = planes.new_empty(len(planes), channels, order, *planes.shape[-2:])
+    _run("forward", (planes, matrices, y), planes, matrices, rows, channel_step)
+    return y
+
+
+def backward(
+    grad: Tensor, planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of :func:`forward` with respect to the planes and the matrices."""
+    planes, same = planes.contiguous(), matrices.to(planes.dtype).contiguous()
+    grad_planes = torch.empty_like(planes)
+    grad_matrices = planes.new_empty(len(planes), *matrices.shape)
+    tensors = (grad.contiguous(), planes, same, grad_planes, grad_matrices)
+    _run("backward", tensors, planes, same, rows, channel_step)
+    return grad_planes, grad_matrices.sum(0).to(matrices.dtype)
+
+
+def _run(
+    direction: str,
+    tensors: tuple[Tensor, ...],
+    planes: Tensor,
+    matrices: Tensor,
+    rows: Sequence[int],
+    channel_step: int,
+) -> None:
+    kernel = getattr(library(), f"coattend_{direction}_{TYPES[planes.dtype]}")
+    channels, slices, order, _ = matrices.shape
+    pixels, count = planes.shape[-2:].numel(), channels * slices * order
+    last = (channels - 1) * channel_step + max(rows)
+    if planes.numel() != len(planes) * count * pixels or last >= count or len(rows) != slices * order:
+        raise ValueError(  # the kernel would read beyond its tensors
+            f"co-attention expects {count} planes per image for matrices {tuple(matrices.shape)} (channels, slices, "
+            f"group, group), got a tensor {tuple(planes.shape)} and planes up to number {last}; pass matrices of as "
+            "many channels and poses as the tensor has."
+        )
+    offsets = (ctypes.c_int64 * len(rows))(*(row * pixels for row in rows))
+    shape = Shape(
+        batch=len(planes),
+        channels=channels,
+        slices=slices,
+        order=order,
+        pixels=pixels,
+        batch_step=count * pixels,
+        channel_step=channel_step * pixels,
+        rows=ctypes.addressof(offsets),
+        threads=torch.get_num_threads(),
+    )
+    kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(shape))
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The loaded kernels, or None where they cannot be had; then one notice says so and why."""
+    if os.environ.get("COATTEND_KERNELS") == "off":
+        return None
+    try:
+        return _loaded(build())
+    except (OSError, subprocess.SubprocessError) as reason:
+        # Logged rather than warned: nothing is wrong with the results, and `python -W error` must not stop on it.
+        logger.warning(
+            "coattend: the fused co-attention kernel is not available (%s). Results are the same, training with "
+            "attention is slower; install a C++ compiler (g++), or set COATTEND_KERNELS=off to silence this.",
+            _first_line(reason),
+        )
+        return None
+
+
+def build() -> Path:
+    """Compile the kernels unless the cache has them for this source, compiler and processor; their path."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler on the path")
+    capability = torch.backends.cpu.get_cpu_capability()
+    command = [compiler, *FLAGS, *INSTRUCTION_SETS.get(capability, ())]
+    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+    key = "\0".join((SOURCE.read_text(), *command, version, platform.machine()))
+    path = cache_folder() / f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    if not path.exists():
+        logger.info("coattend: building the fused co-attention kernel, once, into %s", path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # In a folder of its own and then renamed: another process sees all of the file or nothing.
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            objects, built = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+            subprocess.run([*command, "-c", SOURCE, "-o", objects], check=True, capture_output=True, text=True)
+            # Linked without OpenMP's library: its symbols are found in the runtime that torch has loaded.
+            subprocess.run([compiler, "-shared", objects, "-o", built], check=True, capture_output=True, text=True)
+            os.replace(built, path)
+    return path
+
+
+def cache_folder() -> Path:
+    """Where built kernels are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coattend" / "kernels"
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    kernels = ctypes.CDLL(str(path), mode=os.RTLD_NOW)
+    kernels.coattend_largest_order.restype = ctypes.c_int64
+    return kernels
+
+
+def _first_line(reason: Exception) -> str:
+    text = getattr(reason, "stderr", None) or str(reason)
+    return text.strip().partition("\n")[0]

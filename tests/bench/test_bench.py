@@ -1,0 +1,108 @@
+"""The benchmark code itself, on tiny sizes; nothing here looks at the clock."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from coattend import bench
+from coattend.bench import lines, measure, networks
+from coattend.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _in_single() -> None:
+    torch.set_default_dtype(torch.float32)
+
+
+def shown(measurements: list[bench.Measurement]) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(bench.table(measurements))
+    return console.file.getvalue()
+
+
+def test_every_limit_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("e2cnn")
+    monkeypatch.setattr(lines, "peak_resident", lambda *_: 1)  # starts processes; tested below
+    setting = bench.Setting(batch=2, rounds=2, compiled=False)
+    measured = list(bench.measured_lines(setting))
+    assert all(m.low <= m.ratio <= m.high for m in measured)
+    with_limit = {(m.kind, m.name): m.limit for m in measured if m.limit is not None}
+    assert with_limit == {key: limit for key, limit in bench.LIMITS.items() if key[0] != "compiled"}
+    text = shown(measured)
+    assert "a-p4-CNN (literal formula) / p4-CNN" in text
+    assert "at most" in text
+
+
+def test_without_e2cnn_its_lines_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "find_spec", lambda _: None)
+    monkeypatch.setattr(lines, "peak_resident", lambda *_: 1)
+    measured = list(bench.measured_lines(bench.Setting(batch=2, rounds=1, compiled=False)))
+    assert measured
+    assert not [m for m in measured if "e2cnn" in m.name]
+
+
+def test_contestants_are_alike() -> None:
+    images, _ = networks.batch(2, 28)
+    ours, literal = networks.model(lines.ATTENTIVE).eval(), networks.literal(lines.ATTENTIVE).eval()
+    literal.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(literal(images), ours(images), rtol=1e-4, atol=1e-5)
+    assert networks.plain()(images).shape == ours(images).shape
+    maps = [layer for layer in networks.plain() if isinstance(layer, torch.nn.Conv2d)]
+    assert {layer.out_channels for layer in maps[:-1]} == {4 * networks.model("p4cnn").feature_channels[0]}
+
+
+def test_saved_bytes_count_each_storage_once() -> None:
+    x = torch.randn(2, 3, requires_grad=True)
+
+    class Squares(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.sin()  # saves x
+            return y * y  # saves y, twice
+
+    assert bench.saved_bytes(Squares(), x) == 2 * 24
+
+
+def test_rounds_are_interleaved_and_begin_with_another_each_time() -> None:
+    order: list[str] = []
+    steps = {name: (lambda name=name: order.append(name)) for name in "abc"}
+    seconds = bench.interleaved(steps, rounds=3, warm_up=1)
+    assert "".join(order) == "abc" + "abc" + "bca" + "cab"
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_peak_resident_size_is_that_of_a_process_of_its_own() -> None:
+    assert measure.peak_resident("model('p4cnn')", 2, 28) > 0
+
+
+def test_results_are_written_with_versions_and_a_plot(tmp_path: Path) -> None:
+    measured = list(bench.growth(batch=1, channels=1, size=2, rounds=1))
+    measured.append(bench.Measurement("training step", "a / b", 1.25, 1.0, 1.5, 1.2))
+    path = tmp_path / "speed.csv"
+    bench.write_csv(measured, path)
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(measured)
+    assert rows[-1]["ratio"] == "1.2500"
+    assert {row["torch"] for row in rows} == {torch.__version__}
+    assert "over" in shown(measured)
+    pytest.importorskip("matplotlib")
+    bench.plot(measured, tmp_path / "speed.png")
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_program_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    few = [bench.Measurement.exact("saved bytes", "a / b", 1.0, 1.5)]
+    monkeypatch.setattr("coattend.bench.run.measured_lines", lambda setting: iter(few))
+    monkeypatch.setattr(sys, "argv", ["coattend", "bench", "--no-growth"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    torch.set_num_threads(1)
+    assert ended.value.code == 0
+    assert "saved bytes" in capsys.readouterr().out
