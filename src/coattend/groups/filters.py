@@ -6,7 +6,8 @@ of which a turned filter would be cut off.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import functools
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -31,8 +32,15 @@ def filter_turns(group: FiniteGroup, kernel_size: int, interpolation: Interpolat
             f"{group.name} is a bare table: it does not say how its elements move a filter. Pass FiniteGroup(table, "
             "planar=...) with an orthogonal 2x2 matrix per element, or use cyclic(n) or dihedral(n)."
         )
+    table = _turn_table(group, kernel_size, interpolation)
+    return torch.tensor(table) if group.is_exact else torch.tensor(table, dtype=torch.get_default_dtype())
+
+
+@functools.lru_cache(maxsize=256)  # a deep network asks for the same few tables in every layer
+def _turn_table(group: FiniteGroup, kernel_size: int, interpolation: Interpolation) -> NDArray[Any]:
+    assert group.planar is not None
     if group.is_exact:
-        return torch.tensor(np.stack([_tap_permutation(m, kernel_size) for m in group.planar]))
+        return np.stack([_tap_permutation(m, kernel_size) for m in group.planar])
 
     # Each right coset H g of the exact subgroup H is interpolated once and then permuted, so that turns by H commute
     # with the layer bit for bit in every precision, whatever the rounding of the interpolation weights.
@@ -43,7 +51,7 @@ def filter_turns(group: FiniteGroup, kernel_size: int, interpolation: Interpolat
         interpolated = _interpolation_matrix(group.planar[representative], kernel_size, interpolation)
         for h in group.exact_elements:
             turns[group.product[h, representative]] = interpolated[_tap_permutation(group.planar[h], kernel_size)]
-    return torch.tensor(turns, dtype=torch.get_default_dtype())
+    return turns
 
 
 def _coordinates(kernel_size: int) -> NDArray[np.float64]:
