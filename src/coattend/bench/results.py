@@ -62,6 +62,7 @@ def write_csv(measurements: Sequence[Measurement], path: Path) -> None:
 def plot(measurements: Sequence[Measurement], path: Path) -> None:
     """Left: what has a limit, as a fraction of it. Right: growth on doubly logarithmic axes."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     bars, curves = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -76,6 +77,10 @@ def plot(measurements: Sequence[Measurement], path: Path) -> None:
             start = float(grown[0].name)
             curves.loglog([float(m.name) / start for m in grown], [m.ratio for m in grown], "o-", label=axis)
     curves.loglog([1, 8], [1, 8], ":", color="black", label="linear")
+    for ticks in (curves.xaxis, curves.yaxis):
+        ticks.set_major_locator(FixedLocator([1, 2, 4, 8, 16]))
+        ticks.set_major_formatter(ScalarFormatter())
+        ticks.set_minor_locator(NullLocator())
     curves.set_xlabel("times as many")
     curves.set_ylabel("times the cost of attention")
     curves.legend()
