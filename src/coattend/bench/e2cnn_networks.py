@@ -17,7 +17,7 @@ class P4CNN(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        gspaces, enn = _e2cnn()
+        gspaces, enn = e2cnn_modules()
         space = gspaces.Rot2dOnR2(4)
         image = enn.FieldType(space, [space.trivial_repr])
         regular = enn.FieldType(space, WIDTH // 4 * [space.regular_repr])
@@ -55,7 +55,7 @@ def _hash(self: Any) -> int:
     return hash((self.in_irrep, self.out_irrep, self.mu.tobytes(), np.asarray(self.gamma).tobytes()))
 
 
-def _e2cnn() -> tuple[Any, Any]:
+def e2cnn_modules() -> tuple[Any, Any]:
     """e2cnn, made to run on numpy 2, where ndarray.tostring and array(copy=False) are gone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an old package, imported for comparison only
