@@ -19,7 +19,7 @@ from torch import Tensor
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
-INSTRUCTION_SETS = {"AVX2": ("-mavx2", "-mfma"), "AVX512": ("-mavx2", "-mfma")}  # wider registers gain nothing here
+INSTRUCTION_SETS = {"AVX2": ("-mavx2", "-mfma"), "AVX512": ("-mavx2", "-mfma")}  # wider registers are untried
 TYPES = {torch.float32: "float", torch.float64: "double"}
 
 logger = logging.getLogger("coattend")
