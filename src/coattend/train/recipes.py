@@ -27,7 +27,7 @@ QUICK = Recipe(
     equivariance_every=4,
 )
 
-# Ours. Modern and short: AdamW, one cycle, continuous rotation. Chosen on validation images of rotated MNIST.
+# Ours. Modern and short: AdamW, one cycle, continuous rotation. Starting values from a few single runs, not tuned yet.
 HOUSE = Recipe(
     "house",
     data="rotated-mnist",
