@@ -13,7 +13,7 @@ from coattend.nn import CoAttention, GroupConv2d
 ORDERS, FACTORS = (4, 8, 16, 32), (1, 2, 4)
 
 
-def growth(batch: int = 32, channels: int = 8, size: int = 24, rounds: int = 20) -> Iterator[Measurement]:
+def growth(batch: int = 64, channels: int = 10, size: int = 24, rounds: int = 20) -> Iterator[Measurement]:
     """Forward and backward of one layer by that of the smallest, and by the 3x3 convolution before it."""
     smallest = _attention(batch, channels, 4, size)
     cases = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -60,65 +60,75 @@ def measured_lines(setting: Setting) -> Iterator[Measurement]:
 
 
 def _training(setting: Setting, with_e2cnn: bool) -> Iterator[Measurement]:
+    """Contestants meet in small groups: every further one empties the caches and the allocator of those before it."""
     images, labels = networks.batch(setting.batch, setting.size)
-    contestants: dict[str, nn.Module] = {
-        "plain": networks.plain(),
-        "p4": networks.model("p4cnn"),
-        "output": networks.model(ATTENTIVE),
-        "literal": networks.literal(ATTENTIVE),
-        "dren": networks.model("dren"),
-        "slice": networks.model("a_dren"),
-    }
+
+    def seconds(contestants: Mapping[str, nn.Module]) -> dict[str, list[float]]:
+        steps = {name: training_step(net, images, labels) for name, net in contestants.items()}
+        return interleaved(steps, setting.rounds)
+
+    times = seconds({"plain": networks.plain(), "p4": networks.model("p4cnn")})
+    yield _line("training step", "p4-CNN / plain conv2d network", times, "p4", "plain")
+    times = seconds(_attentive())
+    yield _line("training step", "a-p4-CNN (output) / p4-CNN", times, "output", "p4")
+    yield _line("training step", "a-p4-CNN (literal formula) / p4-CNN", times, "literal", "p4")
+    times = seconds(_sliced())
+    yield _line("training step", "a-DREN (slice) / DREN", times, "slice", "dren")
     if with_e2cnn:
-        contestants["e2cnn"] = e2cnn_p4cnn()
-    seconds = interleaved(
-        {name: training_step(net, images, labels) for name, net in contestants.items()}, setting.rounds
-    )
-    yield _line("training step", "p4-CNN / plain conv2d network", seconds, "p4", "plain")
-    yield _line("training step", "a-p4-CNN (output) / p4-CNN", seconds, "output", "p4")
-    yield _line("training step", "a-p4-CNN (literal formula) / p4-CNN", seconds, "literal", "p4")
-    yield _line("training step", "a-DREN (slice) / DREN", seconds, "slice", "dren")
-    if with_e2cnn:
-        yield _line("training step", "p4-CNN / e2cnn's p4-CNN", seconds, "p4", "e2cnn")
+        times = seconds({"p4": networks.model("p4cnn"), "e2cnn": e2cnn_p4cnn()})
+        yield _line("training step", "p4-CNN / e2cnn's p4-CNN", times, "p4", "e2cnn")
 
 
 def _inference(setting: Setting) -> Iterator[Measurement]:
     images, _ = networks.batch(setting.batch, setting.size)
-    contestants = {
-        "plain": networks.plain(),
+
+    def seconds(contestants: Mapping[str, nn.Module]) -> dict[str, list[float]]:
+        return interleaved({name: inference(net, images) for name, net in contestants.items()}, setting.rounds)
+
+    times = seconds({"plain": networks.plain(), "p4": networks.model("p4cnn")})
+    yield _line("inference", "p4-CNN / plain conv2d network", times, "p4", "plain")
+    times = seconds(_attentive())
+    yield _line("inference", "a-p4-CNN (output) / p4-CNN", times, "output", "p4")
+    yield _line("inference", "a-p4-CNN (literal formula) / p4-CNN", times, "literal", "p4")
+    times = seconds(_sliced())
+    yield _line("inference", "a-DREN (slice) / DREN", times, "slice", "dren")
+
+
+def _attentive() -> dict[str, nn.Module]:
+    return {
         "p4": networks.model("p4cnn"),
         "output": networks.model(ATTENTIVE),
         "literal": networks.literal(ATTENTIVE),
-        "dren": networks.model("dren"),
-        "slice": networks.model("a_dren"),
     }
-    seconds = interleaved({name: inference(net, images) for name, net in contestants.items()}, setting.rounds)
-    yield _line("inference", "p4-CNN / plain conv2d network", seconds, "p4", "plain")
-    yield _line("inference", "a-p4-CNN (output) / p4-CNN", seconds, "output", "p4")
-    yield _line("inference", "a-p4-CNN (literal formula) / p4-CNN", seconds, "literal", "p4")
-    yield _line("inference", "a-DREN (slice) / DREN", seconds, "slice", "dren")
+
+
+def _sliced() -> dict[str, nn.Module]:
+    return {"dren": networks.model("dren"), "slice": networks.model("a_dren")}
 
 
 def _memory(setting: Setting) -> Iterator[Measurement]:
     images, _ = networks.batch(setting.batch, setting.size)
-    name = "a-p4-CNN (output) / p4-CNN"
-    below = saved_bytes(networks.model("p4cnn"), images)
-    ratio = saved_bytes(networks.model(ATTENTIVE), images) / below
+    name, sliced = "a-p4-CNN (output) / p4-CNN", "a-DREN (slice) / DREN"
+
+    def kept(network: nn.Module) -> int:
+        return saved_bytes(network, images)
+
+    below = kept(networks.model("p4cnn"))
+    ratio = kept(networks.model(ATTENTIVE)) / below
     yield Measurement.exact("saved bytes", name, ratio, LIMITS["saved bytes", name])
-    ratio = saved_bytes(networks.literal(ATTENTIVE), images) / below
+    ratio = kept(networks.literal(ATTENTIVE)) / below
     yield Measurement.exact("saved bytes", "a-p4-CNN (literal formula) / p4-CNN", ratio)
-    ratio = saved_bytes(networks.model("a_dren"), images) / below
-    yield Measurement.exact("saved bytes", "a-DREN (slice) / DREN", ratio)
+    ratio = kept(networks.model("a_dren")) / kept(networks.model("dren"))
+    yield Measurement.exact("saved bytes", sliced, ratio)
 
     if sys.platform != "linux":
         return
 
-    def resident(expression: str) -> int:
-        return peak_resident(expression, setting.batch, setting.size)
+    def resident(model: str) -> int:
+        return peak_resident(f"model({model!r})", setting.batch, setting.size)
 
-    below = resident("model('p4cnn')")
-    yield Measurement.exact("peak resident", name, resident(f"model({ATTENTIVE!r})") / below)
-    yield Measurement.exact("peak resident", "a-DREN (slice) / DREN", resident("model('a_dren')") / below)
+    yield Measurement.exact("peak resident", name, resident(ATTENTIVE) / resident("p4cnn"))
+    yield Measurement.exact("peak resident", sliced, resident("a_dren") / resident("dren"))
 
 
 def _building(rounds: int) -> Measurement:

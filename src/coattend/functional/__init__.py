@@ -12,3 +12,4 @@ from coattend.functional.filters import padded_conv2d as padded_conv2d
 from coattend.functional.filters import turn_filters as turn_filters
 from coattend.functional.formula import autocasts as autocasts
 from coattend.functional.operators import plane_index as plane_index
+from coattend.functional.pooling import max_pool_2x2 as max_pool_2x2

@@ -1,4 +1,5 @@
-// Co-attention in one pass over a map, forward and backward; the mask is recomputed, never stored.
+// Co-attention in one pass over a map, forward and backward; the mask is recomputed, never stored. At the end the
+// maximum over 2x2 windows, in the same way.
 //
 // A plane belongs to one image and one channel: `slices` times `order` rows of `pixels` numbers, row (t, g) beginning
 // rows[t * order + g] after the plane. Each slice is attended with its own matrix (source pose, target pose), then the
@@ -10,121 +11,170 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
 namespace {
 
+#define INLINE __attribute__((always_inline)) inline
+
 constexpr int largest_order = 64;
 
 template <typename T> struct Lanes;
 template <> struct Lanes<float> {
     typedef float vec __attribute__((vector_size(32)));
-    typedef int32_t word;
-    typedef word bits __attribute__((vector_size(32)));
-    static constexpr int count = 8, mantissa = 23, bias = 127, taylor = 6;
+    typedef int32_t bits __attribute__((vector_size(32)));
+    static constexpr int count = 8, mantissa = 23, bias = 127, degree = 5;
     static constexpr float round = 12582912.0f, lowest = -87.0f, log2_e = 1.44269504f;
-    static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    static constexpr float ln2_high = 0.693147181f, ln2_low = 0;
+    // Least largest relative error, 9e-8, among the polynomials that are 1 at 0.
+    static constexpr float series[] = {1, 0.999999707f, 0.4999914919f, 0.1666763659f, 0.0418979756f, 0.008290305692f};
 };
 template <> struct Lanes<double> {
     typedef double vec __attribute__((vector_size(32)));
-    typedef int64_t word;
-    typedef word bits __attribute__((vector_size(32)));
-    static constexpr int count = 4, mantissa = 52, bias = 1023, taylor = 13;
+    typedef int64_t bits __attribute__((vector_size(32)));
+    static constexpr int count = 4, mantissa = 52, bias = 1023, degree = 13;
     static constexpr double round = 6755399441055744.0, lowest = -708.0, log2_e = 1.4426950408889634;
     static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
+    static constexpr double series[] = {1, 1, 1. / 2, 1. / 6, 1. / 24, 1. / 120, 1. / 720, 1. / 5040, 1. / 40320,
+                                        1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800};
 };
 
-constexpr double factorial(int k) { return k < 2 ? 1.0 : k * factorial(k - 1); }
-
 // exp(t) for t <= 0: exactly 1 at 0, relative error below 3e-7 in float and 1e-15 in double.
-// Adding `round` leaves the nearest whole number of halvings in the lowest bits.
+// Adding `round` leaves the nearest whole number of halvings, with the exponent's bias, in the lowest bits.
 template <typename T, typename vec = typename Lanes<T>::vec> inline vec exponential(vec t) {
     using L = Lanes<T>;
-    using bits = typename L::bits;
-    t = t < L::lowest ? vec{} + L::lowest : t;
-    const vec rounded = t * L::log2_e + L::round;
-    const vec halvings = rounded - L::round;
-    const vec r = (t - halvings * L::ln2_high) - halvings * L::ln2_low;
-    vec p = vec{} + T(1 / factorial(L::taylor));
+    constexpr T round = L::round + L::bias;
+    const vec lowest = vec{} + L::lowest;
+    t = lowest > t ? lowest : t;  // in this order a NaN stays one
+    const vec rounded = t * L::log2_e + round, halvings = rounded - round;
+    vec r = t - halvings * L::ln2_high;
+    if constexpr (L::ln2_low != 0) r -= halvings * L::ln2_low;
+    vec p = vec{} + L::series[L::degree];
 #pragma GCC unroll 16
-    for (int k = L::taylor - 1; k >= 0; --k) p = p * r + T(1 / factorial(k));
-    return p * (vec)(((bits)rounded << L::mantissa) + (typename L::word(L::bias) << L::mantissa));
+    for (int k = L::degree - 1; k >= 0; --k) p = p * r + L::series[k];
+    return p * (vec)((typename L::bits)rounded << L::mantissa);
 }
 
-// A few vectors per pose, held in registers or the first cache. N is the order where the compiler knows it, else 0.
+// An attention matrix, target pose first, divided by the order; spread over the lanes where the order is known.
+template <typename T, int N> struct Matrix {
+    static constexpr int most = N ? N : largest_order;
+    using entry = typename std::conditional<N != 0, typename Lanes<T>::vec, T>::type;
+    entry entries[most * most];
+
+    inline void take(const T *matrix, int n) {
+        const T share = T(1) / n;
+        for (int g = 0; g < n; ++g)
+            for (int h = 0; h < n; ++h) entries[g * n + h] = entry{} + matrix[h * n + g] * share;
+    }
+};
+
+// Some positions in all poses, one vector or two of each. N is the order where the compiler knows it, else 0.
+// No address of a member is ever taken, so that they stay in registers.
 template <typename T, int N> struct Tile {
     using vec = typename Lanes<T>::vec;
     static constexpr int most = N ? N : largest_order, depth = N ? 1 : 2, width = depth * Lanes<T>::count;
 
-    vec x[most * depth], logit[most * depth], mask[most * depth], up[most * depth], down[most * depth], top[depth];
-    T a[most * most];  // target pose first, divided by the order
+    vec x[most * depth], logit[most * depth], mask[most * depth], top[depth];
 
-    static void load(vec *to, const T *from, int pixels) {
-        if (pixels == width) {  // a constant size: one instruction instead of a call
-            std::memcpy((void *)to, from, width * sizeof(T));
-        } else {
-            std::memset((void *)to, 0, width * sizeof(T));
-            std::memcpy((void *)to, from, pixels * sizeof(T));
-        }
+    INLINE static vec at(const T *from) {
+        vec values;
+        std::memcpy(&values, from, sizeof values);
+        return values;
     }
 
-    static void store(T *to, const vec *from, int pixels) {
-        if (pixels == width)
-            std::memcpy(to, (const void *)from, width * sizeof(T));
-        else
-            std::memcpy(to, (const void *)from, pixels * sizeof(T));
-    }
+    INLINE static void put(T *to, vec values) { std::memcpy(to, &values, sizeof values); }
 
-    inline void take_matrix(const T *matrix, int n) {
+    INLINE void find_mask(const T *const *from, int64_t p, const Matrix<T, N> &a, int n) {
+#pragma GCC unroll 8
         for (int g = 0; g < n; ++g)
-            for (int h = 0; h < n; ++h) a[g * n + h] = matrix[h * n + g] / n;
-    }
-
-    __attribute__((always_inline)) inline void find_mask(int n) {
+            for (int v = 0; v < depth; ++v) x[g * depth + v] = at(from[g] + p + v * Lanes<T>::count);
 #pragma GCC unroll 8
         for (int g = 0; g < n; ++g) {
-            vec sum[depth] = {};
+            vec sum[depth];
+            for (int v = 0; v < depth; ++v) sum[v] = a.entries[g * n] * x[v];
 #pragma GCC unroll 8
-            for (int h = 0; h < n; ++h)
-                for (int v = 0; v < depth; ++v) sum[v] += a[g * n + h] * x[h * depth + v];
+            for (int h = 1; h < n; ++h)
+                for (int v = 0; v < depth; ++v) sum[v] += a.entries[g * n + h] * x[h * depth + v];
             for (int v = 0; v < depth; ++v) {
                 logit[g * depth + v] = sum[v];
                 top[v] = g == 0 ? sum[v] : (sum[v] > top[v] ? sum[v] : top[v]);
             }
         }
 #pragma GCC unroll 8
-        for (int i = 0; i < n * depth; ++i) mask[i] = exponential<T>(logit[i] - top[i % depth]);
+        for (int g = 0; g < n; ++g)
+            for (int v = 0; v < depth; ++v) mask[g * depth + v] = exponential<T>(logit[g * depth + v] - top[v]);
     }
 
-    // From up = dy: down = dx, and the products x[h] * d logit[g] are added to da[h * n + g].
+    // y = mask * x, or y += mask * x for every slice but the first.
+    INLINE void attend(const T *const *from, T *const *to, int64_t p, const Matrix<T, N> &a, int n, bool adds) {
+        find_mask(from, p, a, n);
+#pragma GCC unroll 8
+        for (int g = 0; g < n; ++g)
+            for (int v = 0; v < depth; ++v) {
+                const int i = g * depth + v;
+                T *y = to[g] + p + v * Lanes<T>::count;
+                put(y, adds ? at(y) + mask[i] * x[i] : mask[i] * x[i]);
+            }
+    }
+
+    // dx from dy, and the products x[h] * d logit[g] are added to da[h * n + g].
     // d logit = mask * x * dy, less the sum of these, which the poses at the maximum share evenly.
-    __attribute__((always_inline)) inline void find_gradients(vec *da, int n) {
+    INLINE void find_gradients(const T *const *from, const T *const *up, T *const *down, int64_t p,
+                               const Matrix<T, N> &a, vec *da, int n) {
+        find_mask(from, p, a, n);
         vec total[depth] = {}, ties[depth] = {};
 #pragma GCC unroll 8
-        for (int i = 0; i < n * depth; ++i) {
-            down[i] = mask[i] * up[i];
-            mask[i] = down[i] * x[i];
-            total[i % depth] += mask[i];
-            ties[i % depth] += logit[i] == top[i % depth] ? vec{} + 1 : vec{};
-        }
+        for (int g = 0; g < n; ++g)
+            for (int v = 0; v < depth; ++v) {
+                const int i = g * depth + v;
+                mask[i] *= at(up[g] + p + v * Lanes<T>::count);
+                total[v] += mask[i] * x[i];
+                ties[v] += logit[i] == top[v] ? vec{} + 1 : vec{};
+            }
         for (int v = 0; v < depth; ++v) total[v] /= ties[v];
 #pragma GCC unroll 8
-        for (int i = 0; i < n * depth; ++i)
-            logit[i] = mask[i] - (logit[i] == top[i % depth] ? total[i % depth] : vec{});
+        for (int g = 0; g < n; ++g)
+            for (int v = 0; v < depth; ++v) {
+                const int i = g * depth + v;
+                logit[i] = mask[i] * x[i] - (logit[i] == top[v] ? total[v] : vec{});
+            }
 #pragma GCC unroll 8
         for (int h = 0; h < n; ++h) {
 #pragma GCC unroll 8
             for (int g = 0; g < n; ++g) {
-                vec product = {};
-                for (int v = 0; v < depth; ++v) {
-                    down[h * depth + v] += a[g * n + h] * logit[g * depth + v];
-                    product += x[h * depth + v] * logit[g * depth + v];
-                }
+                vec product = x[h * depth] * logit[g * depth];
+                for (int v = 1; v < depth; ++v) product += x[h * depth + v] * logit[g * depth + v];
                 da[h * n + g] += product;
+                for (int v = 0; v < depth; ++v)
+                    mask[h * depth + v] += a.entries[g * n + h] * logit[g * depth + v];
             }
         }
+#pragma GCC unroll 8
+        for (int g = 0; g < n; ++g)
+            for (int v = 0; v < depth; ++v) put(down[g] + p + v * Lanes<T>::count, mask[g * depth + v]);
+    }
+};
+
+// The last positions, too few for a tile, lie in a tile of their own, filled up with zeros.
+template <typename T, int N> struct Edge {
+    using tile = Tile<T, N>;
+    T values[tile::most * tile::width];
+    T *row[tile::most];
+
+    explicit Edge(int n) {
+        std::memset(values, 0, n * tile::width * sizeof(T));
+        for (int g = 0; g < n; ++g) row[g] = values + g * tile::width;
+    }
+    template <typename Rows> void take(const Rows &from, int64_t p, int pixels, int n) {
+        for (int g = 0; g < n; ++g)
+            for (int i = 0; i < pixels; ++i) row[g][i] = from[g][p + i];
+    }
+    void give(T *const *to, int64_t p, int pixels, int n) const {
+        for (int g = 0; g < n; ++g)
+            for (int i = 0; i < pixels; ++i) to[g][p + i] = row[g][i];
     }
 };
 
@@ -146,37 +196,39 @@ struct Shape {
     int64_t threads;
 };
 
+struct PoolShape {
+    int64_t planes, height, width;  // even ones
+    int64_t threads;
+};
+
 template <typename T, int N> void forward(const T *x, const T *matrices, T *y, const Shape &s) {
     using Tile = Tile<T, N>;
     const int n = N ? N : s.order;
+    const int64_t whole = s.pixels / Tile::width * Tile::width;
+    const int rest = s.pixels - whole;
     ask_for_large_pages(y, s.batch * s.channels * n * s.pixels * sizeof(T));
 #pragma omp parallel for schedule(static) num_threads(s.threads)
     for (int64_t plane = 0; plane < s.batch * s.channels; ++plane) {
         const int64_t channel = plane % s.channels;
-        const T *from = x + plane / s.channels * s.batch_step + channel * s.channel_step;
-        T *to = y + plane * n * s.pixels;
+        const T *start = x + plane / s.channels * s.batch_step + channel * s.channel_step;
+        const T *from[Tile::most];
+        T *to[Tile::most];
+        Matrix<T, N> a;
         Tile tile;
+        for (int g = 0; g < n; ++g) to[g] = y + (plane * n + g) * s.pixels;
         for (int t = 0; t < s.slices; ++t) {
-            tile.take_matrix(matrices + (channel * s.slices + t) * n * n, n);
-            for (int64_t p = 0; p < s.pixels; p += Tile::width) {
-                const int pixels = std::min<int64_t>(Tile::width, s.pixels - p);
-#pragma GCC unroll 8
-                for (int g = 0; g < n; ++g)
-                    Tile::load(tile.x + g * Tile::depth, from + s.rows[t * n + g] + p, pixels);
-                tile.find_mask(n);
-                if (t == 0) {
-#pragma GCC unroll 8
-                    for (int i = 0; i < n * Tile::depth; ++i) tile.down[i] = tile.mask[i] * tile.x[i];
-                } else {
-#pragma GCC unroll 8
-                    for (int g = 0; g < n; ++g)
-                        Tile::load(tile.down + g * Tile::depth, to + g * s.pixels + p, pixels);
-#pragma GCC unroll 8
-                    for (int i = 0; i < n * Tile::depth; ++i) tile.down[i] += tile.mask[i] * tile.x[i];
-                }
-#pragma GCC unroll 8
-                for (int g = 0; g < n; ++g)
-                    Tile::store(to + g * s.pixels + p, tile.down + g * Tile::depth, pixels);
+            a.take(matrices + (channel * s.slices + t) * n * n, n);
+            for (int g = 0; g < n; ++g) from[g] = start + s.rows[t * n + g];
+            if (t == 0)
+                for (int64_t p = 0; p < whole; p += Tile::width) tile.attend(from, to, p, a, n, false);
+            else
+                for (int64_t p = 0; p < whole; p += Tile::width) tile.attend(from, to, p, a, n, true);
+            if (rest) {
+                Edge<T, N> in(n), out(n);
+                in.take(from, whole, rest, n);
+                if (t > 0) out.take(to, whole, rest, n);
+                tile.attend(in.row, out.row, 0, a, n, t > 0);
+                out.give(to, whole, rest, n);
             }
         }
     }
@@ -189,29 +241,33 @@ void backward(const T *dy, const T *x, const T *matrices, T *dx, T *dmatrices, c
     using Tile = Tile<T, N>;
     using vec = typename Tile::vec;
     const int n = N ? N : s.order;
+    const int64_t whole = s.pixels / Tile::width * Tile::width;
+    const int rest = s.pixels - whole;
     ask_for_large_pages(dx, s.batch * s.batch_step * sizeof(T));
 #pragma omp parallel for schedule(static) num_threads(s.threads)
     for (int64_t plane = 0; plane < s.batch * s.channels; ++plane) {
         const int64_t channel = plane % s.channels;
         const int64_t start = plane / s.channels * s.batch_step + channel * s.channel_step;
-        const T *from = dy + plane * n * s.pixels;
+        const T *from[Tile::most], *up[Tile::most];
+        T *down[Tile::most];
+        Matrix<T, N> a;
         Tile tile;
         vec da[Tile::most * Tile::most];
+        for (int g = 0; g < n; ++g) up[g] = dy + (plane * n + g) * s.pixels;
         for (int t = 0; t < s.slices; ++t) {
-            tile.take_matrix(matrices + (channel * s.slices + t) * n * n, n);
+            a.take(matrices + (channel * s.slices + t) * n * n, n);
             std::memset((void *)da, 0, n * n * sizeof(vec));
-            for (int64_t p = 0; p < s.pixels; p += Tile::width) {
-                const int pixels = std::min<int64_t>(Tile::width, s.pixels - p);
-#pragma GCC unroll 8
-                for (int g = 0; g < n; ++g) {
-                    Tile::load(tile.x + g * Tile::depth, x + start + s.rows[t * n + g] + p, pixels);
-                    Tile::load(tile.up + g * Tile::depth, from + g * s.pixels + p, pixels);
-                }
-                tile.find_mask(n);
-                tile.find_gradients(da, n);
-#pragma GCC unroll 8
-                for (int g = 0; g < n; ++g)
-                    Tile::store(dx + start + s.rows[t * n + g] + p, tile.down + g * Tile::depth, pixels);
+            for (int g = 0; g < n; ++g) {
+                from[g] = x + start + s.rows[t * n + g];
+                down[g] = dx + start + s.rows[t * n + g];
+            }
+            for (int64_t p = 0; p < whole; p += Tile::width) tile.find_gradients(from, up, down, p, a, da, n);
+            if (rest) {
+                Edge<T, N> in(n), above(n), below(n);
+                in.take(from, whole, rest, n);
+                above.take(up, whole, rest, n);
+                tile.find_gradients(in.row, above.row, below.row, 0, a, da, n);
+                below.give(down, whole, rest, n);
             }
             T *to = dmatrices + (plane * s.slices + t) * n * n;
             for (int i = 0; i < n * n; ++i) {
@@ -219,6 +275,42 @@ void backward(const T *dy, const T *x, const T *matrices, T *dx, T *dmatrices, c
                 for (int k = 0; k < Lanes<T>::count; ++k) sum += da[i][k];
                 to[i] = sum / n;
             }
+        }
+    }
+}
+
+// The maximum over windows of 2x2, and its gradient, which equal maxima share evenly. Plain loops: they vectorise.
+template <typename T> INLINE T larger(T a, T b) { return a > b || a != a ? a : b; }  // a NaN if there is one
+
+template <typename T> void pool_forward(const T *x, T *y, const PoolShape &s) {
+    const int64_t height = s.height / 2, width = s.width / 2;
+#pragma omp parallel for schedule(static) num_threads(s.threads)
+    for (int64_t line = 0; line < s.planes * height; ++line) {
+        const T *__restrict__ upper = x + (line / height * s.height + line % height * 2) * s.width;
+        const T *__restrict__ lower = upper + s.width;
+        T *__restrict__ to = y + line * width;
+        for (int64_t j = 0; j < width; ++j)
+            to[j] = larger(larger(upper[2 * j], upper[2 * j + 1]), larger(lower[2 * j], lower[2 * j + 1]));
+    }
+}
+
+template <typename T> void pool_backward(const T *dy, const T *x, T *dx, const PoolShape &s) {
+    const int64_t height = s.height / 2, width = s.width / 2;
+    ask_for_large_pages(dx, s.planes * s.height * s.width * sizeof(T));
+#pragma omp parallel for schedule(static) num_threads(s.threads)
+    for (int64_t line = 0; line < s.planes * height; ++line) {
+        const int64_t start = (line / height * s.height + line % height * 2) * s.width;
+        const T *__restrict__ upper = x + start, *__restrict__ lower = upper + s.width;
+        const T *__restrict__ from = dy + line * width;
+        T *__restrict__ to_upper = dx + start, *__restrict__ to_lower = to_upper + s.width;
+        for (int64_t j = 0; j < width; ++j) {
+            const T a = upper[2 * j], b = upper[2 * j + 1], c = lower[2 * j], d = lower[2 * j + 1];
+            const T top = larger(larger(a, b), larger(c, d));
+            const T share = from[j] / (T(a == top) + T(b == top) + T(c == top) + T(d == top));
+            to_upper[2 * j] = a == top ? share : T(0);
+            to_upper[2 * j + 1] = b == top ? share : T(0);
+            to_lower[2 * j] = c == top ? share : T(0);
+            to_lower[2 * j + 1] = d == top ? share : T(0);
         }
     }
 }
@@ -255,6 +347,17 @@ void coattend_forward_double(const double *x, const double *matrices, double *y,
 void coattend_backward_double(const double *dy, const double *x, const double *matrices, double *dx,
                               double *dmatrices, const Shape *s) {
     backward<double, 0>(dy, x, matrices, dx, dmatrices, *s);
+}
+
+void coattend_pool_forward_float(const float *x, float *y, const PoolShape *s) { pool_forward(x, y, *s); }
+void coattend_pool_forward_double(const double *x, double *y, const PoolShape *s) { pool_forward(x, y, *s); }
+
+void coattend_pool_backward_float(const float *dy, const float *x, float *dx, const PoolShape *s) {
+    pool_backward(dy, x, dx, *s);
+}
+
+void coattend_pool_backward_double(const double *dy, const double *x, double *dx, const PoolShape *s) {
+    pool_backward(dy, x, dx, *s);
 }
 
 }  // extern "C"

@@ -36,9 +36,20 @@ class Shape(ctypes.Structure):
     )
 
 
+class PoolShape(ctypes.Structure):
+    """``PoolShape`` of kernels.cpp, field by field."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("planes", "height", "width", "threads"))
+
+
+def serves_type(x: Tensor) -> bool:
+    """Whether the kernels take tensors like this one; the first time it is asked, they are built."""
+    return x.device.type == "cpu" and x.dtype in TYPES and library() is not None
+
+
 def serves(x: Tensor, order: int) -> bool:
-    """Whether the kernels take this tensor; the first time it is asked, they are built."""
-    if x.device.type != "cpu" or x.dtype not in TYPES:
+    """Whether the kernels attend along a group of this order."""
+    if not serves_type(x):
         return False
     kernels = library()
     return kernels is not None and order <= kernels.coattend_largest_order()
@@ -67,6 +78,31 @@ def backward(
     tensors = (grad.contiguous(), planes, same, grad_planes, grad_matrices)
     _run("backward", tensors, planes, same, rows, channel_step)
     return grad_planes, grad_matrices.sum(0).to(matrices.dtype)
+
+
+def pool_forward(x: Tensor) -> Tensor:
+    """The maximum over windows of 2x2; height and width are even."""
+    x = x.contiguous()
+    y = x.new_empty(*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2)
+    _pool("forward", (x, y), x)
+    return y
+
+
+def pool_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of :func:`pool_forward` with respect to x."""
+    x = x.contiguous()
+    grad_x = torch.empty_like(x)
+    _pool("backward", (grad.contiguous(), x, grad_x), x)
+    return grad_x
+
+
+def _pool(direction: str, tensors: tuple[Tensor, ...], x: Tensor) -> None:
+    height, width = x.shape[-2:]
+    if height % 2 or width % 2:
+        raise ValueError(f"windows of 2x2 expect an even height and width, got {height} x {width}.")
+    kernel = getattr(library(), f"coattend_pool_{direction}_{TYPES[x.dtype]}")
+    shape = PoolShape(x.shape[:-2].numel(), height, width, torch.get_num_threads())
+    kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(shape))
 
 
 def _run(

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coattend.functional import max_pool_2x2
 from coattend.groups import FiniteGroup, Subgroup, get_group
 from coattend.nn.checks import check_choice, check_integer, check_map
 
@@ -52,6 +53,8 @@ class SpatialMaxPool2d(_SpatialPool2d):
     def forward(self, x: Tensor) -> Tensor:
         """Pool."""
         self.check(x)
+        if (self.kernel_size, self.stride, self.padding) == (2, 2, 0) and not (x.shape[-2] % 2 or x.shape[-1] % 2):
+            return max_pool_2x2(x)
         y = F.max_pool2d(x.flatten(1, 2), self.kernel_size, self.stride, self.padding)
         return y.unflatten(1, x.shape[1:3])
 
