@@ -116,13 +116,6 @@ def _run(
     kernel = getattr(library(), f"coattend_{direction}_{TYPES[planes.dtype]}")
     channels, slices, order, _ = matrices.shape
     pixels, count = planes.shape[-2:].numel(), channels * slices * order
-    last = (channels - 1) * channel_step + max(rows)
-    if planes.numel() != len(planes) * count * pixels or last >= count or len(rows) != slices * order:
-        raise ValueError(  # the kernel would read beyond its tensors
-            f"co-attention expects {count} planes per image for matrices {tuple(matrices.shape)} (channels, slices, "
-            f"group, group), got a tensor {tuple(planes.shape)} and planes up to number {last}; pass matrices of as "
-            "many channels and poses as the tensor has."
-        )
     offsets = (ctypes.c_int64 * len(rows))(*(row * pixels for row in rows))
     shape = Shape(
         batch=len(planes),

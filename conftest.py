@@ -1,0 +1,7 @@
+"""Which modules have no doctests to collect here."""
+
+import importlib.util
+
+collect_ignore = []
+if importlib.util.find_spec("triton") is None:
+    collect_ignore.append("src/coattend/functional/triton_kernels.py")
