@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo explore test check bench clean
 
 setup: .venv/.installed
 
@@ -15,6 +15,10 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/coattend compare p4cnn a_p4cnn:attention=output z2cnn
 	$(BIN)/coattend check a_p4cnn:attention=output
+	$(BIN)/coattend report runs/mini
+
+explore: demo
+	$(BIN)/coattend explore runs/mini/p4cnn/quick/seed0 runs/mini/a_p4cnn_attention=output/quick/seed0
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2

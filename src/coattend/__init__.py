@@ -6,6 +6,7 @@ from coattend import nn as nn
 from coattend.equivariance import assert_equivariant as assert_equivariant
 from coattend.equivariance import diagnose as diagnose
 from coattend.equivariance import equivariance_error as equivariance_error
+from coattend.export import freeze as freeze
 from coattend.groups import FiniteGroup as FiniteGroup
 from coattend.groups import cyclic as cyclic
 from coattend.groups import dihedral as dihedral
@@ -16,6 +17,7 @@ from coattend.models import is_exact as is_exact
 from coattend.models import list_models as list_models
 from coattend.models import load_model as load_model
 from coattend.models import model_entry as model_entry
+from coattend.models import push_model as push_model
 from coattend.models import save_model as save_model
 from coattend.nn import attention_masks as attention_masks
 from coattend.version import __version__ as __version__

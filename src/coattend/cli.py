@@ -12,6 +12,7 @@ from rich.console import Console
 
 from coattend import data as datasets
 from coattend.equivariance import diagnose, equivariance_error
+from coattend.export import certificate_table, check_certificate, export_file
 from coattend.groups import get_group
 from coattend.models import EquivariantNetwork, create_model, is_exact, load_model, model_entry
 from coattend.nn import estimate_norm_statistics
@@ -40,15 +41,22 @@ def check(model: tyro.conf.Positional[str], size: int | None = None, group: str 
     """Measure the equivariance of a network element by element, and name the layer that breaks it.
 
     Exits with 1 if it is not equivariant. Measured in float64 on random images; batch-norm statistics of fresh networks
-    are estimated from random images first.
+    are estimated from random images first. The certificate of an exported file is recomputed from the file; if it does
+    not hold, that is 1 as well.
 
     Args:
-        model: A model's name, with options behind a colon if wanted, or a file written by save_model.
+        model: A model's name, with options behind a colon if wanted, a file written by save_model, or an .onnx file.
         size: Height and width of the images; by default those of the data set.
         group: The group to check against; by default the network's own, for plain networks p4.
         seed: Seed of weights and images.
     """
     torch.manual_seed(seed)
+    certified = check_certificate(model)
+    if certified is not None:
+        Console().print(certificate_table(*certified, model))
+        holds = all(line.agrees for line in certified[1])
+        if not holds or Path(model).suffix == ".onnx":
+            return 0 if holds else 1
     network = _network(model)
     assert network.config is not None
     size = size or model_entry(network.config["model"]).image_size
@@ -226,6 +234,141 @@ def reproduce(
     if _leads():
         collect(folder, ledger)
         Console().print(f"wrote {write_ledger(ledger)}", highlight=False)
+    return 0
+
+
+@app.command
+def report(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    to: Path | None = None,
+    envelope_data: str = "",
+    pictures: Path | None = None,
+) -> int:
+    """Write one HTML page about runs: errors with intervals, curves, equivariance, attention pictures, envelopes.
+
+    Args:
+        runs: Run folders, or folders that have some below them.
+        to: The page; by default report.html in the folder that holds all runs.
+        envelope_data: Data sets for the co-occurrence envelopes, separated by commas; by default that of the runs.
+        pictures: Also write every figure into this folder, as PNG and SVG.
+    """
+    from coattend.report.page import write_report
+
+    page = write_report(runs, to, [name for name in envelope_data.split(",") if name], pictures)
+    Console().print(f"wrote {page}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command
+def attend(file: tyro.conf.Positional[str], image: tyro.conf.Positional[Path], to: Path = Path("attention")) -> int:
+    """Draw what every layer of a trained network attends to in one image, its rotations and its mirrors.
+
+    Args:
+        file: A run folder, or one of its .safetensors files.
+        image: An image file; colour and size are brought to what the network was trained on.
+        to: The folder for the pictures, PNG and SVG.
+    """
+    from coattend.report.looking import attend as attend_to
+
+    for line in attend_to(file, image, to):
+        Console().print(line, highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command
+def explore(
+    files: tyro.conf.Positional[tuple[str, ...]] = (),
+    to: Path | None = None,
+    port: int = 0,
+    in_browser: Annotated[bool, tyro.conf.arg(name="open")] = True,
+) -> int:
+    """Draw a digit and turn it in the browser while networks run beside it: answers, responses and masks follow.
+
+    Args:
+        files: Run folders or their .safetensors files, shown side by side; by default the packaged networks.
+        to: Write the page into one HTML file instead of showing it.
+        port: Where on this machine the page is shown; 0 takes a free port.
+        in_browser: Open the page in the browser.
+    """
+    from coattend.report.explore import explorer_page, load_networks, write_explorer
+    from coattend.report.serving import address, page_server, serve
+
+    if to is not None:
+        write_explorer(files, to)
+        Console().print(f"wrote {to}", highlight=False, soft_wrap=True)
+        return 0
+    server = page_server(explorer_page(load_networks(files)), port)
+    Console().print(f"the explorer is at {address(server)} until Ctrl-C", highlight=False)
+    serve(server, in_browser=in_browser)
+    return 0
+
+
+@app.command
+def export(
+    file: tyro.conf.Positional[str],
+    to: Path,
+    size: int | None = None,
+    masks: bool = False,
+    responses: bool = False,
+    int8: bool = False,
+    data: str | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Write a trained network for places where this library is not installed, with a certificate of what was measured.
+
+    Args:
+        file: A run folder, or a .safetensors file.
+        to: The file to write: .onnx, .pt2 (torch.export), .pt (plain torch) or .safetensors (only certified).
+        size: Height and width of the images; by default those of the data set.
+        masks: Let the .onnx return the mask of every attention as well.
+        responses: Let the .onnx return what goes into every attention, or comes out of every convolution, as well.
+        int8: Quantise the .onnx, calibrated on real images; reports what that costs.
+        data: The data set for that; by default the one the network was trained on.
+        overwrite: Replace a file that is there.
+    """
+    for line in export_file(
+        file, to, size=size, masks=masks, responses=responses, int8=int8, data=data, overwrite=overwrite
+    ):
+        Console().print(line, highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command
+def restrict(
+    file: tyro.conf.Positional[str],
+    keep: int | None = None,
+    budget: float | None = None,
+    data: str | None = None,
+    to: Path = Path("restricted.safetensors"),
+    epochs: int = 3,
+    images: int = 256,
+    picture: Path | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> int:
+    """Cut a trained network down to the relative poses that contribute, fine-tune it, and show it before and after.
+
+    Args:
+        file: A run folder, or one of its .safetensors files.
+        keep: Relative poses to keep in every group convolution.
+        budget: Instead, the share of the network's operations to spend, above 0 and up to 1.
+        data: The data to measure and fine-tune on; by default what the network was trained on.
+        to: The file for the smaller network.
+        epochs: Epochs of fine-tuning.
+        images: Training images to measure contributions on.
+        picture: Also draw the contributions, as PNG and SVG with this name.
+        seed: Seed of the fine-tuning.
+        overwrite: Replace a file that is there already.
+    """
+    from coattend.report.figures import save
+    from coattend.restrict import contribution_figure, restrict_trained, restriction_table
+
+    found = restrict_trained(
+        file, to, keep=keep, budget=budget, data=data, epochs=epochs, images=images, seed=seed, overwrite=overwrite
+    )
+    Console().print(restriction_table(found), highlight=False)
+    if picture is not None:
+        save(contribution_figure({file: found}), picture.with_suffix(""))
     return 0
 
 

@@ -40,3 +40,25 @@ def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) 
     assert "--recipe house" in rows["a_p4cnn:attention=output"]
     assert "--set lr=0.01" in rows["a_p4cnn:attention=output"]
     assert ledger_text(tmp_path / "results") == text
+
+
+def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    errors = {"p4cnn": (2.0, 2.1, 2.2, 9.9), "a_p4cnn:attention=output": (1.5, 1.7, 1.6), "a_p4cnn": (2.5,)}
+    for model, values in errors.items():
+        for seed, error in enumerate(values):
+            (folder / f"{model}-{seed}.json").write_text(json.dumps(result(model, "house", seed, error, error)))
+    (folder / "reading.md").write_text("What it means.")
+    text = ledger_text(folder)
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if "compare" in line}
+    # By hand: differences -0.5, -0.4, -0.6, mean -0.5, deviation 0.1, Student's t with 2 degrees 4.303.
+    assert "-0.50 [-0.75, -0.25] better" in rows["a_p4cnn:attention=output"]
+    assert "+0.50 (one seed)" in rows["a_p4cnn"]
+    assert "--seeds 0,1,2,3" in rows["p4cnn"]
+    assert "What it means." in text
+
+
+def test_the_committed_ledger_is_what_its_results_say() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    assert (docs / "results.md").read_text() == ledger_text(docs / "results")

@@ -29,17 +29,25 @@ def group_filters(weight: Tensor, turns: Tensor, relative: Tensor) -> Tensor:
 
     (out, in, group, k, k) -> (out, group, in, group, k, k)
     """
-    out_channels, in_channels, order, k, _ = weight.shape
+    poses = torch.arange(len(relative), device=relative.device)[:, None]
+    return turned_slices(weight, turns, relative, poses).transpose(1, 2).contiguous()
+
+
+def turned_slices(weight: Tensor, turns: Tensor, slices: Tensor, poses: Tensor) -> Tensor:
+    """Slices of a filter on the group in chosen poses, ``bank[o, i, a, b] = poses[a, b].(weight[o, i, slices[a, b]])``.
+
+    (out, in, slices, k, k) -> (out, in, *slices.shape, k, k)
+    """
+    out_channels, in_channels, number, k, _ = weight.shape
     if turns.is_floating_point():
-        # Every slice in every pose by one product of matrices, then a permutation: [g^-1 h, g] -> [g, h].
+        # Every slice in every pose by one product of matrices, then a permutation: [slice, pose] -> [a, b].
         turned = torch.matmul(weight.flatten(3), turns.to(weight.dtype).flatten(0, 1).mT)
-        index = relative * order + torch.arange(order, device=relative.device)[:, None]
-        bank = turned.reshape(out_channels, in_channels, order**2, k**2).index_select(2, index.flatten())
+        index = slices * len(turns) + poses
+        bank = turned.reshape(out_channels, in_channels, number * len(turns), k**2).index_select(2, index.flatten())
     else:
-        index = relative[:, :, None] * k**2 + turns[:, None, :]
+        index = slices[..., None] * k**2 + turns[poses]
         bank = weight.flatten(2).index_select(2, index.flatten())
-    bank = bank.reshape(out_channels, in_channels, order, order, k**2).transpose(1, 2)
-    return bank.reshape(out_channels, order, in_channels, order, k, k)
+    return bank.reshape(out_channels, in_channels, *slices.shape, k, k)
 
 
 def padded_conv2d(

@@ -26,7 +26,7 @@ def is_exact(model: nn.Module, size: int | tuple[int, int]) -> bool:
         return False
     if groups and all(_is_trivial(group) for group in groups):
         return True
-    in_channels = _in_channels(model)
+    in_channels = in_channels_of(model)
     parameter = next(model.parameters())
     image = torch.zeros(1, in_channels, height, width, dtype=parameter.dtype, device=parameter.device)
     return divides(model, image)
@@ -36,7 +36,8 @@ def _is_trivial(group: FiniteGroup) -> bool:
     return group.order == 1
 
 
-def _in_channels(model: nn.Module) -> int:
+def in_channels_of(model: nn.Module) -> int:
+    """How many channels the images of a network have."""
     if isinstance(model, (EquivariantNetwork, FeatureBackbone)):
         return model.in_channels
     first = next((m for m in model.modules() if isinstance(m, (PoseConv2d, nn.Conv2d))), None)

@@ -15,6 +15,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup, get_group
+from coattend.models import hub
 from coattend.models.network import EquivariantNetwork
 from coattend.models.registry import create_model
 from coattend.version import __version__
@@ -37,14 +38,19 @@ def save_model(
 
     ``metadata`` and ``extra_tensors`` travel with it; :func:`read_model_file` gives them back.
     """
+    write_atomically(Path(path), model_file_content(model, metadata or {}, extra_tensors or {}))
+
+
+def model_file_content(model: nn.Module, metadata: Mapping[str, str], extra_tensors: Mapping[str, Tensor]) -> bytes:
+    """What :func:`save_model` writes."""
     if not isinstance(model, EquivariantNetwork) or model.config is None:
         raise ValueError(
             f"save_model writes networks built by create_model, got {type(model).__name__}; "
             "use safetensors.torch.save_model or torch.save(model.state_dict()) for others."
         )
-    options = {key: _encoded(value) for key, value in model.config["options"].items()}
+    options = {key: encoded_option(value) for key, value in model.config["options"].items()}
     header = {
-        **(metadata or {}),
+        **metadata,
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
         "coattend_version": __version__,
@@ -52,12 +58,34 @@ def save_model(
         "options": json.dumps(options),
     }
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    tensors |= {f"{EXTRA}{name}": tensor.contiguous() for name, tensor in (extra_tensors or {}).items()}
-    write_atomically(Path(path), safetensors.torch.save(tensors, header))
+    tensors |= {f"{EXTRA}{name}": tensor.contiguous() for name, tensor in extra_tensors.items()}
+    return safetensors.torch.save(tensors, header)
+
+
+def push_model(
+    model: nn.Module,
+    address: str,
+    *,
+    card: str = "",
+    metadata: Mapping[str, str] | None = None,
+    extra_tensors: Mapping[str, Tensor] | None = None,
+    private: bool = False,
+) -> str:
+    """Write a network to ``hf://owner/name`` on the Hugging Face Hub, with a model card; returns the commit's address.
+
+    What :func:`save_model` would write becomes ``model.safetensors``; :func:`load_model` reads it by the same address.
+    Needs the extra ``coattend[hub]`` and an account that ``hf auth login`` knows.
+    """
+    content = model_file_content(model, metadata or {}, extra_tensors or {})
+    usage = f'\n\n```python\nimport coattend\n\nmodel = coattend.load_model("{address}").eval()\n```\n'
+    return hub.upload(address, content, f"---\nlibrary_name: coattend\n---\n{card}{usage}", private)
 
 
 def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNetwork:
-    """Rebuild a network written by :func:`save_model`; with ``into``, load its weights into a network you have."""
+    """Rebuild a network written by :func:`save_model`; with ``into``, load its weights into a network you have.
+
+    ``path`` may be ``hf://owner/name``, a repository on the Hugging Face Hub written by :func:`push_model`.
+    """
     metadata, tensors, _ = read_model_file(path)
     model = create_model(metadata["model"], **_decoded_options(metadata)) if into is None else into
     expected = model.state_dict()
@@ -77,7 +105,7 @@ def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNe
 
 def read_model_file(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor], dict[str, Tensor]]:
     """Metadata, weights and extra tensors of a file written by :func:`save_model`."""
-    path = Path(path)
+    path = hub.download(str(path)) if hub.is_hub_address(path) else Path(path)
     if not path.is_file():
         raise ValueError(f"there is no file {path}; expected a .safetensors file written by save_model.")
     try:
@@ -128,8 +156,8 @@ def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[
     return wrong if len(wrong) <= 3 else [*wrong[:3], f"and {len(wrong) - 3} more"]
 
 
-def _encoded(value: Any) -> Any:
-    """A group as its name where the name says all, else as its tables."""
+def encoded_option(value: Any) -> Any:
+    """A building argument for JSON: a group as its name where the name says all, else as its tables."""
     if not isinstance(value, FiniteGroup):
         return value
     if _is_named(value):
@@ -150,6 +178,15 @@ def _decoded_options(metadata: dict[str, str]) -> dict[str, Any]:
     for key, value in options.items():
         if isinstance(value, list):
             options[key] = tuple(value)
+        elif key == "relative":
+            options[key] = {layer: tuple(poses) for layer, poses in value.items()}
         elif isinstance(value, dict):
-            options[key] = FiniteGroup(np.array(value["product"]), value["planar"], name=value["name"])
+            options[key] = decoded_group(value)
     return options
+
+
+def decoded_group(value: Any) -> FiniteGroup:
+    """The group behind what :func:`encoded_option` made of it."""
+    if isinstance(value, str):
+        return get_group(value)
+    return FiniteGroup(np.array(value["product"]), value["planar"], name=value["name"])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
 from coattend.models.style import Style
-from coattend.nn import GroupPool
+from coattend.nn import GroupPool, Relative, restrict, restricted_poses
 
 
 class EquivariantNetwork(nn.Module):
@@ -42,6 +42,13 @@ class EquivariantNetwork(nn.Module):
         self.feature_reductions = tuple(feature_reductions)
         self.stages = nn.Sequential(*stages)
         self.head = head
+
+    def restrict(self, relative: Relative) -> None:
+        """Cut group convolutions down to some relative poses (docs/restriction.md); files remember which."""
+        restrict(self, relative)
+        kept = restricted_poses(self)
+        if kept and self.config is not None:
+            self.config = {**self.config, "options": {**self.config["options"], "relative": kept}}
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes)."""

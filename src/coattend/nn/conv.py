@@ -6,17 +6,26 @@ One filter is turned through all poses of the group by gathering from tables; wh
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from coattend.functional import group_filters, padded_conv2d, turn_filters
+from coattend.functional import (
+    blocks_pay,
+    group_filters,
+    padded_conv2d,
+    pose_blocks,
+    turn_filters,
+    turned_slices,
+)
 from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
 from coattend.nn.attention import CoAttention, Structure
 from coattend.nn.checks import check_choice, check_dtype, check_image, check_integer, check_map
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+BLOCK_BYTES = 4 * 2**20  # gathered poses that are still in the cache when the convolution reads them
 
 
 class PoseConv2d(nn.Module):
@@ -28,7 +37,6 @@ class PoseConv2d(nn.Module):
     filter_on_group: ClassVar[bool] = False
     input_on_group: ClassVar[bool] = False
     turns: Tensor
-    relative: Tensor
 
     def __init__(
         self,
@@ -43,6 +51,7 @@ class PoseConv2d(nn.Module):
         bias: bool = True,
         padding_mode: str = "zeros",
         interpolation: Interpolation = "bicubic",
+        relative: Iterable[int] | None = None,
     ) -> None:
         super().__init__()
         layer = type(self).__name__
@@ -62,19 +71,43 @@ class PoseConv2d(nn.Module):
                 f"and out_channels={out_channels}."
             )
         self.group = get_group(group)
-        n = self.group.order
-        fan_in = in_channels // groups * (n if self.input_on_group else 1) * kernel_size**2
-        self.init_std = 1 / math.sqrt(fan_in)
+        self.relative = self._verified_relative(relative)
+        poses = len(self.relative) or (self.group.order if self.input_on_group else 1)
+        self.init_std = 1 / math.sqrt(in_channels // groups * poses * kernel_size**2)
 
-        filter_axis = (n,) if self.filter_on_group else ()
+        filter_axis = (len(self.relative),) if self.filter_on_group else ()
         self.weight = nn.Parameter(
             torch.empty(out_channels, in_channels // groups, *filter_axis, kernel_size, kernel_size)
         )
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
         self.register_buffer("turns", filter_turns(self.group, kernel_size, interpolation), persistent=False)
-        if self.filter_on_group:
-            self.register_buffer("relative", torch.tensor(self.group.relative), persistent=False)
+        self._make_tables()
         self.reset_parameters()
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the filter covers some relative poses only."""
+        return 0 < len(self.relative) < self.group.order
+
+    def restrict(self, relative: Iterable[int]) -> None:
+        """Cut the filter down to some of the relative poses it has; what remains keeps its weights."""
+        kept = self._verified_relative(relative)
+        absent = sorted(set(kept) - set(self.relative))
+        if absent:
+            raise ValueError(
+                f"{type(self).__name__} has no weights for the relative poses {absent}; choose among {self.relative}."
+            )
+        cut = self.cut({name: p.detach() for name, p in self.named_parameters()}, kept)
+        for name, values in cut.items():
+            owner, _, last = name.rpartition(".")
+            old = getattr(self.get_submodule(owner), last)
+            setattr(self.get_submodule(owner), last, nn.Parameter(values.clone(), requires_grad=old.requires_grad))
+        self.relative = kept
+        self._make_tables()
+
+    def cut(self, values: Mapping[str, Tensor], relative: Sequence[int]) -> dict[str, Tensor]:
+        """Of tensors shaped like the parameters, the part of those that shrink if only ``relative`` is kept."""
+        return {"weight": values["weight"].index_select(2, self._places(relative))}
 
     def reset_parameters(self, std: float | None = None) -> None:
         """Draw the weights from N(0, std^2), by default 1 / fan_in, and set the bias to zero."""
@@ -115,9 +148,38 @@ class PoseConv2d(nn.Module):
         ):
             if getattr(self, name) != usual:
                 text += f", {name}={getattr(self, name)}"
+        if self.is_restricted:
+            text += f", relative={self.relative}"
         if self.bias is None:
             text += ", bias=False"
         return text if self.group.is_exact else f"{text}, interpolation={self.interpolation}"
+
+    def _make_tables(self) -> None:
+        """Index tables that depend on the relative poses, as non-persistent buffers."""
+
+    def _places(self, relative: Sequence[int]) -> Tensor:
+        """Where relative poses stand among those of this layer."""
+        return torch.tensor([self.relative.index(t) for t in relative], device=self.weight.device)
+
+    def _verified_relative(self, relative: Iterable[int] | None) -> tuple[int, ...]:
+        layer = type(self).__name__
+        if not self.filter_on_group:
+            if relative is not None:
+                raise ValueError(
+                    f"{layer} has no relative poses to choose from: its filter is one image, and every pose of it is "
+                    "needed for equivariance; restrict GroupConv2d or SliceCoAttentiveConv2d."
+                )
+            return ()
+        if relative is None:
+            return tuple(self.group.elements)
+        given = [relative] if isinstance(relative, int) else list(relative)
+        kept = tuple(sorted(set(given)))
+        if not kept or len(kept) < len(given) or not set(kept) <= set(self.group.elements):
+            raise ValueError(
+                f"{layer} expects relative to hold different elements of {self.group.name}, numbers from 0 to "
+                f"{self.group.order - 1}, at least one, got {given}."
+            )
+        return kept
 
     def _resolved_padding(self, padding: int | str) -> int:
         layer, reach = type(self).__name__, self.dilation * (self.kernel_size - 1)
@@ -180,10 +242,11 @@ class GroupConv2d(PoseConv2d):
     """Correlate a map on the group with every pose of a filter on the group: map -> map.
 
     ``y[o, g] = sum_i sum_h x[i, h] * (g.W[o, i, g^-1 h]) + b[o]``, [RH20] Eq. 3 and its form for mirrors
-    ([CW16] P4MConvP4M); [LI18] calls it *isotonic*.
+    ([CW16] P4MConvP4M); [LI18] calls it *isotonic*. With ``relative=T`` the sum is over input poses h = g t, t in T,
+    only, which is as equivariant and costs |T| / order as much ([RH20] section 6, docs/restriction.md).
 
     Shapes: (batch, in_channels, group, height, width) -> (batch, out_channels, group, height', width');
-    weight (out, in, group, k, k), one bias per channel.
+    weight (out, in, group, k, k), or (out, in, |T|, k, k), one bias per channel.
     Differs from the paper: nothing; other angles than quarter turns are interpolated (docs/conventions.md).
 
     >>> GroupConv2d(10, 20, 3, group="p4m")
@@ -192,13 +255,61 @@ class GroupConv2d(PoseConv2d):
 
     filter_on_group = True
     input_on_group = True
+    relative_table: Tensor
+    poses: Tensor
+    slices: Tensor
+    input_planes: Tensor
+    output_planes: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve over positions and poses."""
         check_map("GroupConv2d", x, self.in_channels, self.group.order)
         check_dtype("GroupConv2d", x, self.weight)
-        filters = group_filters(self.weight, self.turns, self.relative).flatten(2, 3).flatten(0, 1)
+        if self.in_blocks:
+            return self._convolve_blocks(x)
+        filters = group_filters(self.whole_weight(), self.turns, self.relative_table).flatten(2, 3).flatten(0, 1)
         return self.convolve(x, filters, self.bias_per_pose(), poses=self.group.order)
+
+    def whole_weight(self) -> Tensor:
+        """The filter on the whole group, zero for relative poses that are left out: (out, in, group, k, k)."""
+        if not self.is_restricted:
+            return self.weight
+        whole = self.weight.new_zeros(*self.weight.shape[:2], self.group.order, *self.weight.shape[3:])
+        return whole.index_copy(2, torch.tensor(self.relative, device=self.weight.device), self.weight)
+
+    def block_filters(self) -> Tensor:
+        """The filters of a restricted layer: blocks of poses as channel groups of one plain convolution."""
+        return self.blocks.filters(turned_slices(self.weight, self.turns, self.slices, self.poses), self.groups)
+
+    def block_biases(self) -> Tensor | None:
+        """One bias per plane that the blocks write."""
+        return None if self.bias is None else self.blocks.biases(self.bias, self.groups)
+
+    def _make_tables(self) -> None:
+        blocks = pose_blocks(self.group, self.relative)
+        self.blocks = blocks
+        self.in_blocks = self.is_restricted and blocks_pay(
+            blocks, self.in_channels // self.groups, self.out_channels // self.groups, self.kernel_size
+        )
+        poses = blocks.outputs[:, :, None].expand(-1, -1, len(self.relative))
+        for name, table in (
+            ("relative_table", torch.tensor(self.group.relative)),
+            ("poses", poses),
+            ("slices", blocks.slices.expand_as(poses)),
+            ("input_planes", blocks.input_planes(self.in_channels, self.groups)),
+            ("output_planes", blocks.output_planes(self.out_channels, self.groups)),
+        ):
+            self.register_buffer(name, table, persistent=False)
+
+    def _convolve_blocks(self, x: Tensor) -> Tensor:
+        filters, biases = self.block_filters(), self.block_biases()
+        groups, shape = len(self.blocks.outputs) * self.groups, (self.out_channels, self.group.order)
+        image_bytes = len(self.input_planes) * x.shape[-2:].numel() * x.element_size()
+        parts = []
+        for part in batch_parts(x.flatten(1, 2), image_bytes, BLOCK_BYTES):
+            planes = self.convolve(part.index_select(1, self.input_planes), filters, biases, groups)
+            parts.append(planes.index_select(1, self.output_planes).unflatten(1, shape))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 class ProjectionConv2d(PoseConv2d):
@@ -240,3 +351,10 @@ class ProjectionConv2d(PoseConv2d):
         responses = pose_major.unflatten(1, (self.group.order, self.out_channels)).transpose(1, 2)
         y = self.attention(responses).sum(dim=2)
         return y if self.bias is None else y + self.bias[:, None, None]
+
+
+def batch_parts(x: Tensor, image_bytes: int, most: int) -> tuple[Tensor, ...]:
+    """The batch in as many parts as keep what each needs below ``most`` bytes; compilers get it whole."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return (x,)
+    return x.split(max(1, most // max(1, image_bytes)))

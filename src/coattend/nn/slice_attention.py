@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coattend.functional import attend_slices, group_filters, plane_index
+from coattend.functional import attend_slices, plane_index, turned_slices
 from coattend.nn.attention import CoAttention, Structure
 from coattend.nn.checks import check_dtype, check_map
-from coattend.nn.conv import PoseConv2d
+from coattend.nn.conv import PoseConv2d, batch_parts
 
 # Blocks beyond 32 MB go back to the system when freed (glibc), and fetching them anew page by page costs more than the
 # attention; smaller ones also stay in the cache from the convolution to the attention.
@@ -24,8 +25,10 @@ class SliceCoAttentiveConv2d(PoseConv2d):
 
     - t: the relative pose, the filter's group axis; g': the output pose; the input pose they read is g' t
     - A_{o,t}: co-attention over g', one vector per output channel and slice
+    - ``relative=T``: the sum is over t in T only, and so are convolution and attention
 
-    Shapes: as GroupConv2d; weight (out, in, group, k, k), attention.weight (out * group, group), channel o * order + t.
+    Shapes: as GroupConv2d; weight (out, in, group, k, k), attention.weight (out * group, group), channel o * order + t;
+    with |T| slices in the place of one per element where ``relative`` is given.
     Differs from the paper: Eq. 10 attends after the sum. The parameter counts of the paper's DREN rows and of a-p4-CNN
     fit one attention vector per slice to the last digit, so this form is what reproduces them.
 
@@ -36,45 +39,74 @@ class SliceCoAttentiveConv2d(PoseConv2d):
     filter_on_group = True
     input_on_group = True
 
+    slices: Tensor
+    poses: Tensor
+
     def __init__(self, *geometry: Any, structure: Structure = "group", **named_geometry: Any) -> None:
         super().__init__(*geometry, **named_geometry)
         self.attention = CoAttention(
-            self.out_channels * self.group.order, self.group, structure, init_std=self.init_std
+            self.out_channels * len(self.relative), self.group, structure, init_std=self.init_std
         )
-        n, product = self.group.order, self.group.product
-        # Where the convolution leaves the response of slice t at output pose g': by input pose, channel, output pose.
-        self.rows = [int(product[g, t]) * self.out_channels * n + g for t in range(n) for g in range(n)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve slice by slice, attend, sum."""
         check_map("SliceCoAttentiveConv2d", x, self.in_channels, self.group.order)
         check_dtype("SliceCoAttentiveConv2d", x, self.weight)
-        n = self.group.order
-        # Each input pose s feeds all output poses g' (through slice t = g'^-1 s): one channel group per input pose.
-        filters = group_filters(self.weight, self.turns, self.relative).permute(3, 0, 1, 2, 4, 5).flatten(0, 2)
+        filters = self.slice_filters()
         parts = [
-            self._attended(self.convolve(part, filters, None, n * self.groups))
+            self._attended(self.convolve(part, filters, None, self.group.order * self.groups))
             for part in self._parts(x.transpose(1, 2).flatten(1, 2))
         ]
         y = torch.cat(parts) if len(parts) > 1 else parts[0]
         return y if self.bias is None else y.add_(self.bias[:, None, None, None])
 
+    def slice_filters(self) -> Tensor:
+        """The filters of all slices: one channel group per input pose, in it a plane per channel and output pose."""
+        return turned_slices(self.weight, self.turns, self.slices, self.poses).permute(2, 0, 3, 1, 4, 5).flatten(0, 2)
+
+    def cut(self, values: Mapping[str, Tensor], relative: Sequence[int]) -> dict[str, Tensor]:
+        """See :meth:`PoseConv2d.cut`; the attention of a slice goes with it."""
+        vectors = values["attention.weight"].unflatten(0, (self.out_channels, len(self.relative)))
+        kept = vectors.index_select(1, self._places(relative)).flatten(0, 1)
+        return {**super().cut(values, relative), "attention.weight": kept}
+
+    def restrict(self, relative: Iterable[int]) -> None:
+        """See :meth:`PoseConv2d.restrict`."""
+        super().restrict(relative)
+        self.attention.channels = len(self.attention.weight)
+
+    def _make_tables(self) -> None:
+        # Input pose s feeds the output poses g' = s t^-1. The convolution leaves them in ascending order behind channel
+        # and input pose; self.rows says where that of slice t and output pose g' is.
+        product, kept = self.group.product, len(self.relative)
+        fed = [sorted(int(product[s, self.group.inverse[t]]) for t in self.relative) for s in self.group.elements]
+        place = {t: number for number, t in enumerate(self.relative)}
+        relative = self.group.relative
+        slices = [[place[int(relative[g, s])] for g in poses] for s, poses in enumerate(fed)]
+        self.register_buffer("slices", torch.tensor(slices), persistent=False)
+        self.register_buffer("poses", torch.tensor(fed), persistent=False)
+        self.rows = [
+            (s := int(product[g, t])) * self.out_channels * kept + fed[s].index(g)
+            for t in self.relative
+            for g in self.group.elements
+        ]
+
     def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The batch in as many parts as keep the responses of each small; compilers and hooks get it whole."""
-        if torch.compiler.is_compiling() or x.device.type != "cpu" or _is_watched(self.attention):
+        """The batch in as many parts as keep the responses of each small; hooks get it whole."""
+        if _is_watched(self.attention):
             return (x,)
         reach, step = self.dilation * (self.kernel_size - 1), self.stride
         height, width = ((size + 2 * self.padding - reach - 1) // step + 1 for size in x.shape[-2:])
-        image_bytes = self.group.order**2 * self.out_channels * height * width * x.element_size()
-        return x.split(max(1, PART_BYTES // max(1, image_bytes)))
+        planes = self.group.order * len(self.relative) * self.out_channels
+        return batch_parts(x, planes * height * width * x.element_size(), PART_BYTES)
 
     def _attended(self, planes: Tensor) -> Tensor:
-        n = self.group.order
+        n, kept = self.group.order, len(self.relative)
         if not _is_watched(self.attention):
-            return attend_slices(planes, self.attention.matrix(), self.rows, channel_step=n)
-        index = plane_index(planes, self.rows, channel_step=n)
+            return attend_slices(planes, self.attention.matrix(), self.rows, channel_step=kept)
+        index = plane_index(planes, self.rows, channel_step=kept)
         responses = planes.index_select(1, index).unflatten(1, (-1, n))  # b (o t) g' h w
-        return self.attention(responses).unflatten(1, (self.out_channels, n)).sum(dim=2)
+        return self.attention(responses).unflatten(1, (self.out_channels, kept)).sum(dim=2)
 
 
 def _is_watched(module: nn.Module) -> bool:

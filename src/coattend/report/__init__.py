@@ -1,7 +1,9 @@
-"""What people look at: tables, and later curves, pictures and pages."""
+"""What people look at: tables, curves, pictures and pages."""
 
 from coattend.report.console import comparison_table as comparison_table
 from coattend.report.console import data_table as data_table
 from coattend.report.console import equivariance_table as equivariance_table
 from coattend.report.console import fetch_progress as fetch_progress
 from coattend.report.console import models_table as models_table
+from coattend.report.envelope import Envelope as Envelope
+from coattend.report.envelope import co_occurrence as co_occurrence

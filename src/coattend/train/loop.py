@@ -17,9 +17,10 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from coattend.data import Dataset, load_data, make_augmentation
 from coattend.models import EquivariantNetwork, create_model, model_entry, read_model_file
-from coattend.nn import estimate_norm_statistics
+from coattend.nn import estimate_norm_statistics, group_convolutions, restricted_poses
 from coattend.train.batches import hash_seed, prepare, shuffled_batches
 from coattend.train.divergence import check_loss
+from coattend.train.dropping import drop_poses, poses_due
 from coattend.train.evaluation import evaluate, network_error
 from coattend.train.optimiser import make_optimizer, set_learning_rate
 from coattend.train.outcome import outcome, save_predictions, save_trained
@@ -58,7 +59,6 @@ def train(
         augment = make_augmentation(recipe.augmentation)
         torch.manual_seed(seed)
         network = build_network(model_name, data)
-        optimizer = make_optimizer(network, recipe)
         if leads:
             folder.describe(model_name, recipe, seed, data.provenance, count_parameters(network))
 
@@ -66,10 +66,13 @@ def train(
         state = fabric.broadcast(folder.load_checkpoint() if leads else None)
         first_epoch, best = 0, None
         if state is not None:
+            network.restrict(state.get("relative", {}))
+        plain_optimizer = make_optimizer(network, recipe)
+        if state is not None:
             network.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
+            plain_optimizer.load_state_dict(state["optimizer"])
             first_epoch, best = state["epoch"] + 1, state["best"]
-        model, optimizer = fabric.setup(network, optimizer)
+        model, optimizer = fabric.setup(network, plain_optimizer)
         losses = MeanMetric().to(fabric.device)
         accuracies = MulticlassAccuracy(len(data.classes), average="micro").to(fabric.device)
         progress = stack.enter_context(TrainingProgress(f"{model_name} seed {seed}", recipe.epochs, first_epoch, leads))
@@ -80,6 +83,11 @@ def train(
         for epoch in range(first_epoch, recipe.epochs):
             # -- learn -------------------------------------------------------------------------------------------------
             started = time.perf_counter()
+            keep = poses_due(recipe, network, epoch)
+            if keep is not None:
+                drop_poses(network, plain_optimizer, prepared.train, keep)
+                model, optimizer = fabric.setup(network, plain_optimizer)
+                best = None  # a network of another shape
             torch.manual_seed(hash_seed(seed, epoch, 1 + rank))
             chance = torch.Generator(fabric.device).manual_seed(hash_seed(seed, epoch, 500 + rank))
             model.train()
@@ -123,6 +131,8 @@ def train(
                     best = {"epoch": epoch, "accuracy": valid.accuracy, "loss": valid.loss}
                     if leads:
                         save_trained(network, folder.best_weights, prepared.preprocessing, recipe, data)
+            if recipe.keep_poses < 1:
+                line["relative_poses"] = sum(len(layer.relative) for layer in group_convolutions(network).values())
             if recipe.is_due(epoch, recipe.test_every):
                 line["test_accuracy"] = evaluate(fabric, model, prepared.test).accuracy
             if recipe.is_due(epoch, recipe.equivariance_every):
@@ -140,6 +150,7 @@ def train(
                         "optimizer": optimizer.state_dict(),
                         "epoch": epoch,
                         "best": best,
+                        "relative": restricted_poses(network),
                         "metrics_bytes": folder.append_metrics(line),
                     },
                     epoch,
@@ -157,7 +168,7 @@ def train(
         result: dict[str, Any] = {}
         if leads:
             save_predictions(folder, prepared.test.labels, at_end, chosen)
-            result = outcome(folder, recipe, at_end, chosen, best)
+            result = outcome(folder, recipe, at_end, chosen, best) | {"parameters": count_parameters(network)}
             folder.finish(result)
         return fabric.broadcast(result)
 

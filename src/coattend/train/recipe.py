@@ -26,6 +26,8 @@ class Recipe:
     - test_every: epochs between looks at the test set while training, needed only for the optimistic figure; 0 for none
     - reestimate_norms: batch-norm statistics from one pass over the training set before each evaluation, as [CW16] do
     - explode: a loss beyond this stops the run as diverged
+    - keep_poses: share of the relative poses that every group convolution ends with; they drop out in equal steps
+      before the epochs at drop_poses_at, fractions of all epochs, and only epochs after the last step count as best
     """
 
     name: str
@@ -59,6 +61,8 @@ class Recipe:
     test_every: int = 0
     equivariance_every: int = 5
     explode: float = 100.0
+    keep_poses: float = 1.0
+    drop_poses_at: tuple[float, ...] = (0.2, 0.3, 0.4)
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -67,8 +71,13 @@ class Recipe:
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if any(not 0 <= fraction <= 1 for fraction in self.milestones):
-            raise ValueError(f"milestones are fractions of the epochs, from 0 to 1, got {self.milestones}.")
+        for name in ("milestones", "drop_poses_at"):
+            if any(not 0 <= fraction <= 1 for fraction in getattr(self, name)):
+                raise ValueError(f"{name} are fractions of the epochs, from 0 to 1, got {getattr(self, name)}.")
+        if not 0 < self.keep_poses <= 1:
+            raise ValueError(
+                f"keep_poses is a share of the relative poses, above 0 and up to 1, got {self.keep_poses}."
+            )
 
     def learning_rate_factor(self, step: int, steps: int) -> float:
         """What the schedule multiplies the learning rate by in this step of so many."""

@@ -107,7 +107,9 @@ class RunFolder:
         if (self.path / "run.json").is_file():
             there = self.description
             differing = [key for key in ("model", "seed", "provenance") if there[key] != wanted[key]]
-            differing += [f"recipe.{k}" for k, v in recipe.to_dict().items() if there["recipe"].get(k) != v]
+            # A run begun before a field existed was made as if the field had its default.
+            begun = {**Recipe(recipe.name).to_dict(), **there["recipe"]}
+            differing += [f"recipe.{k}" for k, v in recipe.to_dict().items() if begun[k] != v]
             if differing:
                 raise RunError(
                     f"{self.path} holds another run: {', '.join(differing)} differ; choose another --folder or "

@@ -47,18 +47,22 @@ class TrainedNetwork:
         ]
 
 
+def weights_file(path: str | Path) -> Path:
+    """The file with a run folder's weights: of the epoch chosen on validation, else the last; a file stays as it is."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    folder = RunFolder(path)
+    weights = [file for file in (folder.best_weights, folder.last_weights) if file.is_file()]
+    if not weights:
+        state = "is not a run folder" if not (path / "run.json").is_file() else "has no trained weights yet"
+        raise RunError(f"{path} {state}; expected best.safetensors or last.safetensors, written by `coattend train`.")
+    return weights[0]
+
+
 def load_trained(path: str | Path) -> TrainedNetwork:
     """From a run folder (the epoch chosen on validation, else the last) or from one of its .safetensors files."""
-    path = Path(path)
-    if path.is_dir():
-        folder = RunFolder(path)
-        weights = [file for file in (folder.best_weights, folder.last_weights) if file.is_file()]
-        if not weights:
-            state = "is not a run folder" if not (path / "run.json").is_file() else "has no trained weights yet"
-            raise RunError(
-                f"{path} {state}; expected best.safetensors or last.safetensors, written by `coattend train`."
-            )
-        path = weights[0]
+    path = weights_file(path)
     metadata, _, extra = read_model_file(path)
     if "preprocessing" not in metadata:
         raise RunError(

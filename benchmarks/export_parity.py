@@ -1,0 +1,89 @@
+"""All 21 networks at full width: frozen, ONNX and torch.export files against the originals, coattend being absent.
+
+    python benchmarks/export_parity.py [NAME...]
+
+Each network gets norm statistics from random images; the files are run in a process that cannot import coattend, on
+random images and on real ones (digits; for colour networks three of them as channels), in batches of 1 and 7. Prints a
+Markdown table of the largest absolute differences of the logits.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coattend.data import load_data
+from coattend.export import export_frozen, export_onnx, export_pt2
+from coattend.models import EquivariantNetwork, create_model, list_models, model_entry
+from coattend.nn import estimate_norm_statistics
+
+PROGRAM = Path(__file__).with_name("without_coattend.py")
+
+
+def real_images(channels: int, size: int, count: int) -> Tensor:
+    """Digits, standardised; for several channels each channel shows another digit."""
+    digits = load_data("mini").test.images[: channels * count].float().view(count, channels, 28, 28)
+    border = (size - 28) // 2
+    padded = F.pad(digits, (border,) * 4)
+    return ((padded - padded.mean()) / padded.std()).float()
+
+
+def ready(name: str) -> EquivariantNetwork:
+    """A network in evaluation mode whose norms have statistics."""
+    network = create_model(name).float()
+    size = model_entry(name).image_size
+    estimate_norm_statistics(network, [torch.randn(8, network.in_channels, size, size, dtype=torch.float32)])
+    return network.eval()
+
+
+def write_cases(network: nn.Module, channels: int, size: int, folder: Path) -> float:
+    """Images and the original's logits for ``without_coattend.py``; returns the largest logit."""
+    random, real = torch.randn(7, channels, size, size, dtype=torch.float32), real_images(channels, size, 7)
+    arrays: dict[str, Any] = {}
+    largest = 0.0
+    for kind, images in (("random", random), ("real", real)):
+        for batch in (1, 7):
+            with torch.no_grad():
+                logits = network(images[:batch])
+            arrays[f"images/{kind} {batch}"] = images[:batch].numpy()
+            arrays[f"logits/{kind} {batch}"] = logits.numpy()
+            largest = max(largest, float(logits.abs().max()))
+    np.savez(folder / "cases.npz", **arrays)
+    return largest
+
+
+def differences(*folders: Path) -> list[dict[str, float]]:
+    """What a process without coattend finds in each folder."""
+    command = [sys.executable, "-W", "error", str(PROGRAM), *map(str, folders)]
+    finished = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in finished.stdout.splitlines()]
+
+
+def main(names: list[str]) -> None:
+    """Print the table."""
+    torch.manual_seed(0)
+    print("| network | frozen | ONNX | torch.export | largest logit |\n|---|---|---|---|---|")
+    for name in names or list_models():
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            network, size = ready(name), model_entry(name).image_size
+            export_frozen(network, folder / "model.pt")
+            export_onnx(network, folder / "model.onnx")
+            export_pt2(network, folder / "model.pt2")
+            largest = write_cases(network, network.in_channels, size, folder)
+            (found,) = differences(folder)
+        worst = (max(v for k, v in found.items() if k.startswith(f"{kind} ")) for kind in ("pt", "onnx", "pt2"))
+        print(f"| {name} | {' | '.join(f'{w:.1e}' for w in worst)} | {largest:.2g} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

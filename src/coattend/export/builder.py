@@ -1,0 +1,102 @@
+"""The graph of a frozen network while it is being built, and the values that flow through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+Absorb = Callable[[Tensor, Tensor], fx.Node | None]
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a node of the original network became.
+
+    ``poses``: the node stands for a map, folded into (batch, channels * poses, height, width); None: it is what it was.
+    ``absorb``: scale and shift each channel by changing the weights that made the value; gives the node that then holds
+    it, or None if that is impossible.
+    ``conv``: the convolution whose output this is. ``owned``: nobody else reads it, so it may be overwritten.
+    """
+
+    node: fx.Node
+    poses: int | None = None
+    absorb: Absorb | None = None
+    conv: nn.Conv2d | None = None
+    owned: bool = False
+
+    def shared(self) -> Value:
+        """The same value with several readers: neither the weights behind it nor its content may change."""
+        return replace(self, absorb=None, conv=None, owned=False)
+
+
+class Builder:
+    """Adds torch.nn modules and torch functions to a graph.
+
+    ``extra_outputs`` collects masks and responses by name where they were asked for. ``eager``: the graph is made for
+    torch as it runs on CPUs, operation by operation; other engines choose kernels and memory layouts themselves.
+    """
+
+    def __init__(self, masks: bool = False, responses: bool = False, eager: bool = True) -> None:
+        self.graph = fx.Graph()
+        self.attributes: dict[str, Any] = {}
+        self.masks = masks
+        self.responses = responses
+        self.eager = eager
+        self.extra_outputs: dict[str, fx.Node] = {}
+
+    def module(self, name: str, module: nn.Module, node: fx.Node) -> fx.Node:
+        """Call a torch.nn module, which keeps the name of the layer it stands for."""
+        if self.eager and isinstance(module, nn.Conv2d):
+            module.weight.data = module.weight.data.contiguous(memory_format=_memory_format(module))
+        return self.graph.call_module(self._attribute(name, module), (node,))
+
+    def tensor(self, name: str, tensor: Tensor) -> fx.Node:
+        """A constant, which must not be part of the original network's memory."""
+        return self.graph.get_attr(self._attribute(name, tensor))
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> fx.Node:
+        """Call a function of torch."""
+        return self.graph.call_function(function, arguments, named)
+
+    def inplace(self, method: str, node: fx.Node, *arguments: Any) -> fx.Node:
+        """Overwrite a tensor that nobody else reads; engines that plan their memory themselves get a new one."""
+        if self.eager:
+            return self.graph.call_method(method, (node, *arguments))
+        return self.call(getattr(torch, method.rstrip("_")), node, *arguments)
+
+    def folded(self, value: Value, poses: int) -> fx.Node:
+        """A map as (batch, channels * poses, height, width)."""
+        return value.node if value.poses == poses else self.call(torch.flatten, self.original(value), 1, 2)
+
+    def original(self, value: Value) -> fx.Node:
+        """The value in the shape that it has in the original network."""
+        return value.node if value.poses is None else self.unfolded(value.node, value.poses)
+
+    def unfolded(self, node: fx.Node, poses: int) -> fx.Node:
+        """Planes as a map (batch, channels, poses, height, width)."""
+        return self.call(torch.unflatten, node, 1, (-1, poses))
+
+    def respond(self, layer: str, value: Value) -> Value:
+        """Keep what comes out of a layer, or goes into its attention, if responses are wanted."""
+        if not self.responses:
+            return value
+        self.extra_outputs[f"response:{layer}"] = self.original(value)
+        return value.shared()
+
+    def _attribute(self, name: str, content: nn.Module | Tensor) -> str:
+        unique, number = name, 1
+        while unique in self.attributes:  # a layer that is used twice
+            number += 1
+            unique = f"{name}_{number}"
+        self.attributes[unique] = content
+        return unique
+
+
+def _memory_format(conv: nn.Conv2d) -> torch.memory_format:
+    """What a convolution on CPUs is fastest with: pixel after pixel, but for channel groups that fill registers."""
+    fills_registers = all(channels // conv.groups % 8 == 0 for channels in (conv.in_channels, conv.out_channels))
+    return torch.contiguous_format if conv.groups > 1 and fills_registers else torch.channels_last

@@ -1,0 +1,135 @@
+"""``freeze``: follow a network's forward, and put what each layer computes into a graph of plain torch."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from coattend.export.builder import Builder, Value
+from coattend.export.layers import freeze_layer, rule_class
+
+# Functions and methods that treat every element alike, so that they may see folded maps.
+POINTWISE_FUNCTIONS = {
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.iadd, operator.isub,
+    operator.imul, torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.neg, torch.abs,
+    torch.exp, torch.sigmoid, torch.tanh, torch.relu, torch.clamp, torch.sqrt, torch.square, F.relu, F.relu6, F.elu,
+    F.gelu, F.silu, F.mish, F.leaky_relu, F.softplus, F.hardtanh, F.hardswish,
+}  # fmt: skip
+POINTWISE_METHODS = {
+    "add", "sub", "mul", "div", "neg", "abs", "exp", "sigmoid", "tanh", "relu", "clamp", "sqrt", "square", "contiguous",
+}  # fmt: skip
+
+
+def freeze(model: nn.Module) -> fx.GraphModule:
+    """The network as a graph of torch.nn modules and torch functions, with the same outputs.
+
+    Filters are expanded once, batch norms are folded into the convolutions before them, dropout is gone, and between
+    the convolutions flow 4-D tensors (batch, channels * poses, height, width): to other tools it is an ordinary CNN.
+    It saves with ``torch.save`` and loads where this library is not installed. The network must be in evaluation mode;
+    it is left as it is, and shares no memory with the frozen one. Attention overwrites its own results, so a frozen
+    network is for inference; gradients are the original's business.
+
+    >>> from coattend.models import create_model
+    >>> frozen = freeze(create_model("p4cnn").eval())
+    >>> frozen.get_submodule("stages.0.layer2.conv")
+    Conv2d(40, 40, kernel_size=(3, 3), stride=(1, 1))
+    """
+    return frozen_with_outputs(model, Builder())
+
+
+def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
+    """Freeze; what the builder collected besides is returned behind the network's own output, in order."""
+    training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
+    if training:
+        raise ValueError(
+            f"freeze expects a network in evaluation mode, but {training[0]} is in training mode, where norms follow "
+            "each batch and dropout is random; call model.eval() first."
+        )
+    tracer = _Tracer()
+    try:
+        graph = tracer.trace(model)
+    except (fx.proxy.TraceError, TypeError) as error:
+        raise ValueError(
+            f"freeze could not follow the forward of {type(model).__name__}: {error} Its course must not depend on the "
+            "values or sizes of tensors."
+        ) from error
+    with torch.no_grad():
+        _translate(graph, model, builder)
+    builder.graph.lint()
+    frozen = fx.GraphModule(builder.attributes, builder.graph, class_name=f"Frozen{type(model).__name__}")
+    return frozen.requires_grad_(False).eval()
+
+
+class _Tracer(fx.Tracer):
+    """Stops at layers that have a rule of their own, and at those of torch."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        own = rule_class(type(m)) is not None or type(m).__module__.startswith("coattend.nn")
+        return own or super().is_leaf_module(m, module_qualified_name)
+
+
+def _translate(graph: fx.Graph, model: nn.Module, builder: Builder) -> None:
+    values: dict[fx.Node, Value] = {}
+    for node in graph.nodes:
+        if node.op == "output":
+            outputs = fx.map_arg(node.args[0], lambda n: builder.original(values[n]))
+            extra = tuple(builder.extra_outputs.values())
+            builder.graph.output((outputs, *extra) if extra else outputs)
+            return
+        value = _translated(node, model, builder, values)
+        values[node] = value if len(node.users) == 1 else value.shared()
+
+
+def _translated(node: fx.Node, model: nn.Module, builder: Builder, values: dict[fx.Node, Value]) -> Value:
+    if node.op == "placeholder":
+        return Value(builder.graph.placeholder(str(node.target), default_value=_default(node)))
+    if node.op == "get_attr":
+        return Value(builder.tensor(str(node.target), operator.attrgetter(str(node.target))(model).detach().clone()))
+    if node.op == "call_module":
+        name = str(node.target)
+        return freeze_layer(*_layer_and_input(node, model, name, values, builder))
+    poses = _common_poses(node, values)
+    arguments = fx.map_arg((node.args, node.kwargs), lambda n: _seen(values[n], poses, builder))
+    copied = builder.graph.create_node(node.op, node.target, *arguments)
+    return Value(copied, poses)
+
+
+def _default(node: fx.Node) -> Any:
+    return node.args[0] if node.args else inspect.Parameter.empty
+
+
+def _seen(value: Value, poses: int | None, builder: Builder) -> fx.Node:
+    return builder.original(value) if poses is None else value.node
+
+
+def _layer_and_input(
+    node: fx.Node, model: nn.Module, name: str, values: dict[fx.Node, Value], builder: Builder
+) -> tuple[nn.Module, Builder, str, Value]:
+    layer = model.get_submodule(name)
+    known = rule_class(type(layer))
+    if known is not None and type(layer).forward is not getattr(known, "forward", None):
+        raise ValueError(
+            f"freeze does not know what {type(layer).__name__} ({name}) does: it is a {known.__name__} with a forward "
+            "of its own; add a rule with coattend.export.freeze_layer.register."
+        )
+    if len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], fx.Node):
+        raise ValueError(
+            f"freeze expects layers that are called with one tensor, but {type(layer).__name__} ({name}) is called "
+            f"with {len(node.args)} arguments and {len(node.kwargs)} keywords."
+        )
+    return layer, builder, name, values[node.args[0]]
+
+
+def _common_poses(node: fx.Node, values: dict[fx.Node, Value]) -> int | None:
+    """The poses of all inputs, if the operation may see them folded; None if it must see the original shapes."""
+    inputs = {values[n].poses for n in node.all_input_nodes}
+    joins_channels = node.target is torch.cat and (node.args[1:] or (node.kwargs.get("dim"),)) == (1,)
+    pointwise = node.target in POINTWISE_FUNCTIONS or (node.op == "call_method" and node.target in POINTWISE_METHODS)
+    if len(inputs) == 1 and (pointwise or joins_channels):
+        return inputs.pop()
+    return None

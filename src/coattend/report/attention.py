@@ -1,0 +1,159 @@
+"""What a network does along its group axis, as arrays: responses, masks, masks brought back, dominant poses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coattend.equivariance.geometry import window_of
+from coattend.groups import FiniteGroup, get_group
+from coattend.groups.action import transform_image, transform_map
+from coattend.nn import CoAttention, PoseConv2d, SliceCoAttentiveConv2d, evaluating
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """One layer seen along the group axis for a batch of images.
+
+    - responses, mask: (batch, channels, group, height, width); mask is None for a layer without attention
+    - slices: with slice attention, the relative poses of the filter slices; the channel axis runs over output channels
+      and, within each, over them. Otherwise empty
+    - reduction: how many pixels of the image one position stands for
+    """
+
+    name: str
+    group: FiniteGroup
+    responses: Tensor
+    mask: Tensor | None
+    slices: tuple[int, ...]
+    reduction: int
+
+    @property
+    def attended(self) -> Tensor:
+        """What is left of the responses behind the attention."""
+        return self.responses if self.mask is None else self.mask * self.responses
+
+    def channel_name(self, channel: int) -> str:
+        """In words, the filter slice included."""
+        if not self.slices:
+            return f"channel {channel}"
+        output, place = divmod(channel, len(self.slices))
+        return f"channel {output}, slice {pose_name(self.group, self.slices[place])}"
+
+
+def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
+    """Every co-attention layer in the order of execution; for a model without any, every map of a convolution."""
+    attentive = any(isinstance(module, CoAttention) for module in model.modules())
+    slices = {
+        f"{name}.attention": module.relative
+        for name, module in model.named_modules()
+        if isinstance(module, SliceCoAttentiveConv2d)
+    }
+    found: list[tuple[str, FiniteGroup, Tensor, Tensor | None]] = []
+    reductions = {images.shape[-1]: 1}  # by the size of the map: no network here has one size at two scales
+    handles = []
+
+    def watch(name: str, module: nn.Module) -> None:
+        def before(layer: CoAttention, inputs: tuple[Tensor, ...]) -> None:
+            found.append((name, layer.group, inputs[0], layer.mask(inputs[0])))
+
+        def after(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if not attentive and isinstance(layer, PoseConv2d) and output.ndim == 5:
+                found.append((name, layer.group, output, None))
+            if (window := window_of(layer)) is not None:
+                reductions.setdefault(output.shape[-1], reductions.get(inputs[0].shape[-1], 1) * window.stride)
+
+        if isinstance(module, CoAttention):
+            handles.append(module.register_forward_pre_hook(before))
+        handles.append(module.register_forward_hook(after))
+
+    for name, module in model.named_modules():
+        watch(name, module)
+    try:
+        with evaluating(model):
+            model(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [
+        LayerView(name, group, x, mask, slices.get(name, ()), reductions.get(x.shape[-1], 1))
+        for name, group, x, mask in found
+    ]
+
+
+def posing_group(group: FiniteGroup) -> FiniteGroup:
+    """By which group an image is turned to look at a network over ``group``: p4 for a plain one."""
+    return group if group.order > 1 else get_group("p4")
+
+
+def posed(image: Tensor, group: FiniteGroup) -> Tensor:
+    """One image (channels, height, width) moved by every element, as a batch."""
+    return torch.stack([transform_image(image[None], group, g)[0] for g in group.elements])
+
+
+def brought_back(maps: Tensor, group: FiniteGroup) -> Tensor:
+    """Maps (element, channels, group, height, width) of an image in all poses, each moved back by its element.
+
+    For an equivariant layer all are equal to the first. The poses of a plain layer's single one have nothing to be
+    relabelled by and are turned only.
+    """
+    move = transform_map if maps.shape[2] == group.order else transform_image
+    return torch.cat([move(maps[g : g + 1], group, int(group.inverse[g])) for g in group.elements])
+
+
+@dataclass(frozen=True)
+class LayerPicture:
+    """The arrays that a picture of one channel shows, (input pose, group, height, width); mask None: no attention."""
+
+    layer: str
+    channel: str
+    responses: Tensor
+    mask: Tensor | None
+    back: Tensor
+    difference: float
+
+
+def layer_picture(view: LayerView, group: FiniteGroup, channel: int | None = None) -> LayerPicture:
+    """The view of an image in all poses of ``group``, reduced to one channel: the one with the most contrast."""
+    shown = view.responses if view.mask is None else view.mask
+    if channel is None:
+        channel = int(contrast(shown[0]).sum(dim=(-2, -1)).argmax())
+    one = slice(channel, channel + 1)
+    back = brought_back(shown[:, one], group)[:, 0]
+    spread = float(shown[:, one].amax() - shown[:, one].amin())
+    difference = float((back - back[0]).abs().max()) / (spread or 1.0)
+    mask = None if view.mask is None else view.mask[:, channel]
+    return LayerPicture(view.name, view.channel_name(channel), view.responses[:, channel], mask, back, difference)
+
+
+def contrast(maps: Tensor) -> Tensor:
+    """Strongest minus weakest pose: how much the poses (third axis from the end) differ at a position."""
+    return maps.amax(dim=-3) - maps.amin(dim=-3)
+
+
+def dominant_pose(view: LayerView) -> tuple[Tensor, Tensor]:
+    """The pose with the largest attended responses summed over channels, and its contrast; both (batch, h, w).
+
+    The pose turns with the image: it is g g0 at g.u if it was g0 at u.
+    """
+    strength = view.attended.relu().sum(dim=1)
+    return strength.argmax(dim=1), contrast(strength)
+
+
+def pose_name(group: FiniteGroup, g: int) -> str:
+    """An element in few characters, for axes: ``90°``, mirrored ones ``m 90°``."""
+    if group.planar is None:
+        return str(g)
+    matrix = group.planar[g]
+    return f"{'m ' if np.linalg.det(matrix) < 0 else ''}{pose_angle(group, g):g}°"
+
+
+def pose_angle(group: FiniteGroup, g: int) -> float:
+    """By how many degrees an element turns, counter-clockwise, behind its mirror if it has one."""
+    assert group.planar is not None
+    second = group.planar[g][:, 1]  # where "up" goes, which mirroring the columns leaves alone
+    return round(float(np.degrees(np.arctan2(-second[0], second[1]))) % 360, 1) % 360

@@ -1,0 +1,82 @@
+"""Curves: learning over the epochs, error over the angle of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from coattend.report.angles import ANGLES
+from coattend.report.figures import COLOURS, STYLES, drawing
+from coattend.report.runs import Contest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, PLOT = 4.7, 2.5  # inches; the legend comes below
+NARROW = 4  # a range from 1 to this has all of its ticks named
+
+
+def learning_figure(contest: Contest, measure: str, label: str) -> Figure:
+    """One line per run, one colour per network; accuracies are turned into errors in percent."""
+    with _chart(len(contest.contestants)) as (figure, axes):
+        from matplotlib.ticker import MaxNLocator
+
+        drawn = False
+        for place, contestant in enumerate(contest.contestants):
+            for number, run in enumerate(contestant.runs):
+                points = [
+                    (line["epoch"] + 1, _value(line[measure], measure)) for line in run.history if measure in line
+                ]
+                if points:
+                    axes.plot(*zip(*points, strict=True), **_look(place), label=None if number else contestant.model)
+                    drawn = True
+        _finish(figure, axes, "epoch", label, drawn)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        low, high = axes.get_ylim()
+        named = "25" if high > NARROW * low else "123456789"
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in named else "")
+    return figure
+
+
+def angle_figure(errors: Mapping[str, Sequence[float]]) -> Figure:
+    """Error against the angle the test images were turned by."""
+    with _chart(len(errors)) as (figure, axes):
+        for place, (model, values) in enumerate(errors.items()):
+            axes.plot(ANGLES, values, **_look(place), label=model)
+        axes.set_xticks(range(0, 361, 45), [f"{a}°" for a in range(0, 361, 45)])
+        axes.set_xlim(0, 360)
+        axes.set_ylim(bottom=0)
+        _finish(figure, axes, "the input is turned by", "test error in percent", True)
+    return figure
+
+
+@contextmanager
+def _chart(names: int) -> Iterator[tuple[Figure, Axes]]:
+    below = 0.62 + 0.17 * names
+    height = PLOT + below + 0.35
+    with drawing(WIDTH, height) as figure:
+        yield figure, figure.add_axes((0.12, below / height, 0.84, PLOT / height))
+
+
+def _value(raw: float, measure: str) -> float:
+    return 100 * (1 - raw) if measure.endswith("accuracy") else raw
+
+
+def _look(place: int) -> dict[str, Any]:
+    style = STYLES[place // len(COLOURS) % len(STYLES)] if place >= len(COLOURS) else STYLES[place % 2]
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": style, "linewidth": 1.5}
+
+
+def _finish(figure: Figure, axes: Axes, across: str, up: str, drawn: bool) -> None:
+    axes.set_xlabel(across)
+    axes.set_title(up, loc="left", size=9)
+    axes.grid(axis="y")
+    if not drawn:
+        axes.text(0.5, 0.5, "not recorded in these runs", transform=axes.transAxes, ha="center")
+        return
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="lower left", fontsize=8, handlelength=2.6)

@@ -1,0 +1,203 @@
+"""The explorer: one HTML page in which a person turns a digit while trained networks run beside it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from coattend.data import Preprocessing, load_data
+from coattend.data.preprocessing_steps import Clip, Standardise
+from coattend.export.onnx_file import onnx_model
+from coattend.export.target import check_target, write_whole
+from coattend.models import EquivariantNetwork, ModelEntry, model_entry
+from coattend.models.pretrained import pretrained_file
+from coattend.nn import SliceCoAttentiveConv2d, evaluating
+from coattend.train.trained import TrainedNetwork, load_trained
+from coattend.version import __version__
+
+if TYPE_CHECKING:
+    import onnx
+
+SOURCES = Path(__file__).parent / "explorer"
+# One module, in this order.
+SCRIPTS = ("pictures.js", "engine.js", "maps.js", "circle.js", "panel.js", "controls.js", "page.js")
+RUNTIME = {"runtime_module": "ort.wasm.bundle.min.mjs", "runtime_binary": "ort-wasm-simd-threaded.wasm"}
+
+PACKAGED = ("p4cnn", "a_p4cnn")
+DIGITS = tuple("0123456789")
+# Test digits of mini that happen to stand upright, two of each class.
+GALLERY = (737, 256, 451, 648, 347, 208, 742, 185, 453, 268, 518, 638, 22, 397, 233, 361, 287, 751, 157, 526)
+FIRST = 742
+
+
+def load_networks(files: Sequence[str | Path]) -> dict[str, TrainedNetwork]:
+    """Trained networks from run folders or files, by default the packaged ones, by titles that tell them apart."""
+    files = files or [pretrained_file(name, "rotated-mnist") for name in PACKAGED]
+    if len({Path(file).resolve() for file in files}) < len(files):
+        raise ValueError(f"explore shows different networks side by side, got {', '.join(map(str, files))}.")
+    loaded = [load_trained(file) for file in files]
+    titles = [_entry(trained.network).title for trained in loaded]
+    return {
+        title if titles.count(title) == 1 else f"{title}, {place}": trained
+        for title, place, trained in zip(titles, _places(files), loaded, strict=True)
+    }
+
+
+def _places(files: Sequence[str | Path]) -> list[str]:
+    """What is particular to each path."""
+    parts = [Path(file).resolve().with_suffix("").parts for file in files]
+    return ["/".join(part for part in own if not all(part in other for other in parts)) for own in parts]
+
+
+def explorer_page(networks: dict[str, TrainedNetwork]) -> str:
+    """The page, whole: networks by title, a gallery of digits, and ONNX Runtime Web to run them."""
+    side, classes = _common_kind(networks)
+    steps = [list(_preprocessing(title, trained.preprocessing)) for title, trained in networks.items()]
+    described, packed = [], {}
+    for number, (title, trained) in enumerate(networks.items()):
+        with evaluating(trained.network):
+            model = onnx_model(trained.network, trained.image_shape, masks=True, responses=True)
+        identity = f"network-{number}"
+        described.append({"id": identity, "title": title, "preprocessing": steps[number], **_described(trained, model)})
+        packed[identity] = _text(gzip.compress(model.SerializeToString(), 9, mtime=0))
+    contents = {
+        "side": side,
+        "networks": described,
+        "gallery": _gallery(side) if classes == DIGITS else [],
+        "first": GALLERY.index(FIRST),
+    }
+    templates = Environment(loader=FileSystemLoader(SOURCES), undefined=StrictUndefined, autoescape=False)
+    return templates.get_template("page.html").render(
+        titles=html.escape(" and ".join(networks)),
+        style=_source("style.css"),
+        code="\n".join(_source(name) for name in SCRIPTS),
+        contents=json.dumps(contents).replace("<", "\\u003c"),  # so that nothing in it can end the script element
+        networks=packed,
+        version=__version__,
+        runtime_version=json.loads(_asset("manifest.json"))["version"],
+        **{key: _text(_asset(f"{file}.gz")) for key, file in RUNTIME.items()},
+    )
+
+
+def write_explorer(files: Sequence[str | Path], to: Path) -> None:
+    """The page as one file that opens in a browser, without a network or a server."""
+    if to.suffix != ".html":
+        raise ValueError(f"the explorer is one HTML file; expected --to something.html, got {to}.")
+    check_target(to, overwrite=True)
+    write_whole(to, explorer_page(load_networks(files)).encode())
+
+
+def _common_kind(networks: dict[str, TrainedNetwork]) -> tuple[int, tuple[str, ...]]:
+    if not networks:
+        raise ValueError("explore expects at least one network, got none.")
+    for title, trained in networks.items():
+        channels, height, width = trained.image_shape
+        if channels != 1 or height != width:
+            raise ValueError(
+                f"explore draws square pictures of one channel; {title} is for images of {channels} x {height} x "
+                f"{width} (channels, height, width). `coattend attend` shows other images."
+            )
+    kinds = {(trained.image_shape[1], trained.classes) for trained in networks.values()}
+    if len(kinds) > 1:
+        found = "; ".join(f"{size} x {size} in {len(classes)} classes" for size, classes in sorted(kinds))
+        raise ValueError(
+            f"explore shows networks of one image size and one set of classes, got {found}; show them apart."
+        )
+    return kinds.pop()
+
+
+def _described(trained: TrainedNetwork, model: onnx.ModelProto) -> dict[str, Any]:
+    group = trained.network.group
+    assert group.planar is not None
+    return {
+        "about": _about(trained),
+        "classes": trained.classes,
+        "group": {
+            "product": group.product.tolist(),
+            "planar": group.planar.reshape(-1, 4).tolist(),
+            "mirrors": bool((np.linalg.det(group.planar) < 0).any()),
+            "elements": [group.describe(g) for g in group.elements],
+        },
+        "input": model.graph.input[0].name,
+        "logits": model.graph.output[0].name,
+        "layers": _layers(trained.network, model),
+    }
+
+
+def _layers(network: EquivariantNetwork, model: onnx.ModelProto) -> list[dict[str, Any]]:
+    """A row per layer: its response is what its attention sees, where it has one, else what its convolution returns."""
+    layers: dict[str, dict[str, Any]] = {}
+    for output in model.graph.output[1:]:
+        kind, _, name = output.name.partition(":")
+        axes = output.type.tensor_type.shape.dim
+        if len(axes) != 5:  # a projection's result, which has no poses
+            continue
+        layer = layers.setdefault(re.sub(r"(\.conv|\.attention)+$", "", name), {"mask": None})
+        parent = network.get_submodule(name.rpartition(".")[0])
+        sliced = name.endswith(".attention") and isinstance(parent, SliceCoAttentiveConv2d)
+        layer |= {kind: output.name, "channels": parent.out_channels if sliced else axes[1].dim_value}
+    return [{"number": number, **layer} for number, layer in enumerate(layers.values(), start=1)]
+
+
+def _preprocessing(title: str, preprocessing: Preprocessing) -> Iterator[dict[str, Any]]:
+    for name, step in zip(preprocessing.names, preprocessing.steps, strict=True):
+        if isinstance(step, Standardise):
+            yield {key: step.state[key].flatten().tolist() for key in ("mean", "std")}
+        elif isinstance(step, Clip):
+            yield {"limit": step.bound}
+        else:
+            raise ValueError(
+                f"explore can standardise and limit pixels in the page; {title} was trained with the step {name!r}. "
+                "Train it with --set preprocessing=scalar."
+            )
+
+
+def _about(trained: TrainedNetwork) -> str:
+    """The options that are not the model's own, its size and group, and what it was trained on."""
+    network, entry = trained.network, _entry(trained.network)
+    assert network.config is not None
+    options = network.config["options"].items()
+    own = [
+        "restricted poses" if key == "relative" else f"{key}={value}"
+        for key, value in options
+        if entry.options.get(key) != value
+    ]
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return " · ".join([*own, f"{parameters:,} parameters", network.group.name, trained.provenance])
+
+
+def _entry(network: EquivariantNetwork) -> ModelEntry:
+    assert network.config is not None
+    return model_entry(network.config["model"])
+
+
+def _gallery(side: int) -> list[dict[str, Any]]:
+    digits = load_data("mini", size=side).test
+    return [{"label": int(digits.labels[i]), "pixels": _text(digits.images[i].numpy().tobytes())} for i in GALLERY]
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _source(name: str) -> str:
+    return (SOURCES / name).read_text(encoding="utf-8")
+
+
+def _asset(name: str) -> bytes:
+    path = SOURCES / "vendor" / name
+    if not path.is_file():
+        raise ValueError(
+            f"the explorer's part {path} is missing; install coattend anew, or in a clone run "
+            "`python scripts/fetch_explorer_assets.py`."
+        )
+    return path.read_bytes()

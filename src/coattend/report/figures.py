@@ -1,0 +1,109 @@
+"""Figures that come out the same, byte for byte, each time; matplotlib is loaded when the first is made."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coattend.models.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#1b2430"
+# Told apart by people with any colour vision, in this order; line styles repeat the message.
+COLOURS = ("#0072b2", "#e69f00", "#cc79a7", "#56b4e9", "#d55e00", "#6a5acd")
+STYLES = ("-", "--", "-.", ":")
+RATIOS = "viridis"  # from 0 to 1
+AMOUNTS = "cividis"  # any range
+SIGNED = "PuOr"  # around zero
+
+_SETTINGS: Any = {
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlecolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "grid.color": "#8a94a6",
+    "grid.alpha": 0.35,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "auto",
+    "svg.fonttype": "path",
+    "image.composite_image": False,
+}
+
+
+class PlottingError(ValueError):
+    """The libraries that draw are not installed."""
+
+
+@contextmanager
+def drawing(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of so many inches, in the style of all others."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlottingError(
+            "pictures and reports need matplotlib and Jinja2; run `pip install 'coattend[plot]'`."
+        ) from error
+    with rc_context(_SETTINGS):
+        yield Figure(figsize=(width, height))
+
+
+def svg(figure: Figure, name: str) -> str:
+    """As SVG text; the name makes its ids differ from those of other figures on a page."""
+    from matplotlib import rc_context
+
+    content = io.BytesIO()
+    with rc_context({**_SETTINGS, "svg.hashsalt": name}):
+        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    return content.getvalue().decode()
+
+
+def inline_svg(figure: Figure, name: str, description: str) -> str:
+    """As an element of a page: it takes the page's colour of text, and reads out the description."""
+    text = svg(figure, name)
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)  # figures share a page, and so one set of ids
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(description, quote=True)}"', 1)
+
+
+def save(figure: Figure, path: Path, suffixes: tuple[str, ...] = (".png", ".svg")) -> list[Path]:
+    """Write the figure on white, once per suffix; returns the files."""
+    figure.set_facecolor("white")
+    written = []
+    for suffix in suffixes:
+        target = path.with_name(path.name + suffix)
+        if suffix == ".svg":
+            content = svg(figure, path.name).encode()
+        else:
+            raw = io.BytesIO()
+            figure.savefig(raw, format="png", dpi=150, metadata={"Software": None})
+            content = raw.getvalue()
+        write_atomically(target, content)
+        written.append(target)
+    figure.set_facecolor("none")
+    return written
+
+
+def bare(axes: Axes) -> None:
+    """Take away the frame and the ticks' marks, not their labels."""
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)

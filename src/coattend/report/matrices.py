@@ -1,0 +1,108 @@
+"""The learned matrices A of every co-attention layer, with their structure visible."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import nn
+
+from coattend.groups import FiniteGroup
+from coattend.nn import CoAttention
+from coattend.report.attention import pose_name
+from coattend.report.figures import SIGNED, bare, drawing
+from coattend.report.pictures import mosaic, mosaic_centres
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CHANNELS = 10
+
+
+def attention_layers(model: nn.Module) -> dict[str, CoAttention]:
+    """The co-attention layers of a model that have more than one pose, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, CoAttention) and module.group.order > 1
+    }
+
+
+def matrices_figure(model: nn.Module) -> Figure:
+    """One row per layer, one matrix per channel, and beside the first the pattern all of them follow.
+
+    Of more channels than fit, those whose entries off the diagonal are largest are drawn.
+    """
+    layers = attention_layers(model)
+    if not layers:
+        raise ValueError("the network has no co-attention, so there are no matrices to draw.")
+    n = max(layer.group.order for layer in layers.values())
+    columns = min(CHANNELS, max(layer.channels for layer in layers.values()))
+    tile = 0.72 if n <= 4 else 0.95
+    pattern, left, head, foot, gap = 1.7 if n <= 4 else 2.3, 1.25, 0.2, 0.45, 0.42
+    width = left + pattern + 0.7 + columns * tile * 1.14 + 0.2
+    height = head + max(len(layers) * (tile + gap), pattern + 1.1) + foot
+    with drawing(width, height) as figure:
+        first = next(iter(layers.values()))
+        axes = figure.add_axes(
+            ((left - 0.6) / width, 1 - (head + 0.25 + pattern) / height, pattern / width, pattern / height)
+        )
+        _draw_pattern(axes, first)
+        limit = max(float(layer.weight.detach().abs().max()) for layer in layers.values())
+        for row, (name, layer) in enumerate(layers.items()):
+            matrices = layer.matrix().detach().double().cpu().numpy()
+            loose = np.abs(matrices * (1 - np.eye(layer.group.order))).sum(axis=(1, 2))
+            chosen = np.sort(np.argsort(-loose, kind="stable")[:columns])
+            breadth = tile * (len(chosen) * 1.14 - 0.14)
+            top = head + row * (tile + gap)
+            place = ((left + pattern + 0.7) / width, 1 - (top + gap * 0.6 + tile) / height)
+            axes = figure.add_axes((*place, breadth / width, tile / height))
+            tiles = matrices[chosen][None]
+            axes.imshow(mosaic(tiles), cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="none", aspect="auto")
+            names = [pose_name(layer.group, g) for g in layer.group.elements]
+            axes.set_yticks(range(layer.group.order), names, size=5.5)
+            axes.set_xticks(mosaic_centres(len(chosen), layer.group.order), [f"{c}" for c in chosen], size=7)
+            axes.set_title(f"layer {row + 1}  {name}", size=7.5, loc="left", pad=2)
+            bare(axes)
+        _draw_scale(figure, left - 0.6, height - head - pattern - 0.85, pattern, width, height)
+        note = "Rows: pose that is heard; columns: pose that is weighed. Numbers below: channels"
+        note += f", the {columns} with the largest entries off the diagonal." if first.channels > columns else "."
+        figure.text(0.25 / width, 0.12 / height, note, size=8.5)
+    return figure
+
+
+def _draw_pattern(axes: Axes, layer: CoAttention) -> None:
+    """Which entries are one and the same number."""
+    group = layer.group
+    n = group.order
+    index = np.arange(n * n).reshape(n, n) if layer.index is None else layer.index.cpu().numpy()
+    axes.imshow(index, cmap="cividis", alpha=0.75, interpolation="none")
+    for (row, column), entry in np.ndenumerate(index):
+        shade = "white" if entry < index.max() / 2 else "black"
+        axes.text(column, row, f"a{entry}", ha="center", va="center", size=8 if n <= 4 else 6.5, color=shade)
+    names = [pose_name(group, g) for g in group.elements]
+    axes.set_yticks(range(n), names, size=7)
+    axes.set_xticks(range(n), names, size=7, rotation=0 if n <= 4 else 60)
+    axes.set_title(f"pattern: {structure_name(group, layer.structure)}", size=8.5, pad=5)
+    bare(axes)
+
+
+def structure_name(group: FiniteGroup, structure: str) -> str:
+    """In a word or two: what ties the entries together."""
+    if structure == "full":
+        return "none, all free"
+    if structure == "paper":
+        return "Eq. 11 of the paper"
+    commutes = (group.product == group.product.T).all()
+    return "circulant" if commutes else f"blocks of {group.name}"
+
+
+def _draw_scale(figure: Figure, left: float, bottom: float, breadth: float, width: float, height: float) -> None:
+    place = figure.add_axes((left / width, bottom / height, breadth / width, 0.1 / height))
+    image = figure.axes[1].images[0]
+    bar = figure.colorbar(image, cax=place, orientation="horizontal")
+    low, high = image.get_clim()
+    bar.set_ticks([low, 0, high], labels=[f"{low:.2f}", "0", f"{high:.2f}"])
+    bar.outline.set_visible(False)
+    place.tick_params(length=0, labelsize=7)

@@ -1,0 +1,215 @@
+"""Attention pictures: one image in all poses, what a layer answers, and what its attention lets through."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coattend.groups import FiniteGroup
+from coattend.report.attention import LayerPicture, LayerView, dominant_pose, layer_picture, pose_name, posing_group
+from coattend.report.figures import AMOUNTS, RATIOS, bare, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROW_NAMES = 1.4  # inches for the names of the rows
+DIMMED = 0.62  # images under arrows
+GAP = 0.12  # between the tiles of a mosaic, in tiles
+BETWEEN = 0.4  # between mosaics, in inches
+UPRIGHT, MIRRORED = "#ff9f1c", "#4cc9f0"
+CROWDED = 16  # arrows side by side, beyond which every second one is left out
+ROUNDING = 1e-3  # differences below this are put down to rounding
+FAINT = 0.3  # arrows below this share of the strongest are left out
+
+
+def attention_figure(
+    view: LayerView, inputs: Tensor, row_names: Sequence[str], title: str, network_group: FiniteGroup
+) -> Figure:
+    """One channel of one layer for an image in all poses.
+
+    ``inputs`` are the images (element, channels, height, width) from 0 to 255 that ``view`` was made from.
+    """
+    group = posing_group(network_group)
+    picture = layer_picture(view, group)
+    rows, poses = len(inputs), view.group.order
+    tile = 1.2 if poses == 1 else 0.7 if poses <= 4 else 0.52
+    blocks = 2 if picture.mask is None else 3
+    width = max(9.5, ROW_NAMES + tile + blocks * (BETWEEN + tile * (poses * (1 + GAP) - GAP)) + 0.3)
+    strip = min(3.05, (width - 0.48) / rows)
+    mosaic_height = tile * (rows * (1 + GAP) - GAP)
+    heights = {"title": 0.75, "strip": strip, "head": 0.6 if poses > 1 else 0.75, "mosaic": mosaic_height, "foot": 1.35}
+    height = sum(heights.values())
+    with drawing(width, height) as figure:
+        figure.text(0.3 / width, 1 - 0.28 / height, title, size=12, weight="bold", va="center")
+        strip_bottom = height - heights["title"] - strip
+        _draw_arrows(figure, view, inputs, row_names, group, strip, strip_bottom / height)
+        bottom = heights["foot"] / height
+        left = ROW_NAMES
+        for name, tiles, colours in _columns(picture, inputs):
+            breadth = tile * (tiles.shape[1] * (1 + GAP) - GAP)
+            axes = figure.add_axes((left / width, bottom, breadth / width, mosaic_height / height))
+            _draw_mosaic(axes, tiles, colours, (0.0, 1.0) if colours == RATIOS else None)
+            axes.set_title(name, pad=18, weight="bold")
+            if colours is None:
+                axes.set_yticks(mosaic_centres(rows, tiles.shape[2]), row_names)
+                axes.set_xticks([])
+            else:
+                axes.xaxis.tick_top()
+                names = [pose_name(view.group, g) for g in range(poses)]
+                axes.set_xticks(mosaic_centres(poses, tiles.shape[3]), names, size=8 if poses <= 4 else 7)
+                axes.set_yticks([])
+                _draw_scale(figure, axes, breadth, width, height)
+            left += breadth + BETWEEN
+        figure.text(0.3 / width, 0.14 / height, _caption(picture, view, group, width), size=8.5, va="bottom")
+    return figure
+
+
+def _columns(picture: LayerPicture, inputs: Tensor) -> list[tuple[str, NDArray[np.float64], str | None]]:
+    """Title, tiles (input pose, pose, height, width) and colours of each mosaic; inputs have colours of their own."""
+    space = "\n" if picture.responses.shape[1] == 1 else " "  # a single pose is narrower than its title
+    columns: list[tuple[str, NDArray[np.float64], str | None]] = [
+        ("input", _tiles_of(inputs), None),
+        (f"responses{space}of {picture.channel}", picture.responses.double().numpy(), AMOUNTS),
+    ]
+    if picture.mask is None:
+        return [*columns, (f"responses{space}brought back", picture.back.double().numpy(), AMOUNTS)]
+    mask = ("mask", picture.mask.double().numpy(), RATIOS)
+    return [*columns, mask, (f"masks{space}brought back", picture.back.double().numpy(), RATIOS)]
+
+
+def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) -> NDArray[np.float64]:
+    """Arrows of one input pose: columns x, y (pixels, y down), dx, dy (y down, length 0 to 1), mirrored (0 or 1)."""
+    pose, strength = (t[row].double().numpy() for t in dominant_pose(view))
+    if view.group.order == 1 or strength.max() == 0:
+        return np.zeros((0, 5))
+    assert group.planar is not None
+    height, width = pose.shape
+    y, x = np.mgrid[:height, :width]
+    keep = strength >= FAINT * strength.max()
+    if width > CROWDED:  # every second one from the centre, so that what is left out turns with the image too
+        keep &= (np.abs(x - (width - 1) / 2).astype(int) % 2 == 0) & (np.abs(y - (height - 1) / 2).astype(int) % 2 == 0)
+    matrices = group.planar[pose[keep].astype(int)]
+    length = strength[keep] / strength.max()
+    centre = (image_size - 1) / 2
+    return np.stack(
+        [
+            (x[keep] - (width - 1) / 2) * view.reduction + centre,
+            (y[keep] - (height - 1) / 2) * view.reduction + centre,
+            length * matrices[:, 0, 1],  # where the element sends "up"
+            -length * matrices[:, 1, 1],
+            np.linalg.det(matrices) < 0,
+        ],
+        axis=1,
+    )
+
+
+def mosaic(tiles: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Tiles (rows, columns, height, width, ...) as one array with gaps that are not a number."""
+    rows, columns, height, width = tiles.shape[:4]
+    step_y, step_x = height + _gap(height), width + _gap(width)
+    shape = (rows * step_y - _gap(height), columns * step_x - _gap(width), *tiles.shape[4:])
+    whole = np.full(shape, np.nan)
+    for r in range(rows):
+        for c in range(columns):
+            whole[r * step_y : r * step_y + height, c * step_x : c * step_x + width] = tiles[r, c]
+    return whole
+
+
+def _gap(pixels: int) -> int:
+    return max(1, round(pixels * GAP))
+
+
+def mosaic_centres(count: int, pixels: int) -> list[float]:
+    """Where the middles of a mosaic's tiles are along one axis."""
+    return [(pixels - 1) / 2 + i * (pixels + _gap(pixels)) for i in range(count)]
+
+
+def _tiles_of(inputs: Tensor) -> NDArray[np.float64]:
+    """Images as tiles with one colour channel or three, from 0 to 1."""
+    return (inputs.double().numpy() / 255).clip(0, 1).transpose(0, 2, 3, 1)[:, None]
+
+
+def _draw_mosaic(
+    axes: Axes, tiles: NDArray[np.float64], colours: str | None, limits: tuple[float, float] | None
+) -> None:
+    whole = mosaic(tiles)
+    if colours is None:
+        outside = np.isnan(whole[..., :1])
+        whole = np.where(outside, 1.0, whole)
+        whole = np.concatenate([np.broadcast_to(whole, (*whole.shape[:2], 3)), 1.0 - outside], axis=2)
+    low, high = limits or (None, None)
+    axes.imshow(whole, cmap=colours, vmin=low, vmax=high, interpolation="none", aspect="auto")
+    bare(axes)
+
+
+def _draw_scale(figure: Figure, axes: Axes, breadth: float, width: float, height: float) -> None:
+    box = axes.get_position()
+    place = figure.add_axes((box.x0, box.y0 - 0.2 / height, min(breadth, 1.6) / width, 0.09 / height))
+    bar = figure.colorbar(axes.images[0], cax=place, orientation="horizontal")
+    low, high = axes.images[0].get_clim()
+    bar.set_ticks([low, high], labels=[f"{low:.3g}", f"{high:.3g}"])
+    bar.outline.set_visible(False)
+    place.tick_params(length=0, labelsize=7)
+
+
+def _draw_arrows(
+    figure: Figure,
+    view: LayerView,
+    inputs: Tensor,
+    row_names: Sequence[str],
+    group: FiniteGroup,
+    strip: float,
+    bottom: float,
+) -> None:
+    width, height = figure.get_size_inches()
+    size = inputs.shape[-1]
+    for row, name in enumerate(row_names):
+        side = strip - 0.12
+        axes = figure.add_axes(((0.3 + row * strip) / width, bottom, side / width, side / height))
+        tile = _tiles_of(inputs[row : row + 1])[0, 0]
+        axes.imshow(DIMMED * np.broadcast_to(tile, (*tile.shape[:2], 3)), interpolation="none")
+        axes.set_title(name.replace("\n", "  "), size=8, pad=3)
+        field = arrow_field(view, group, size, row)
+        reach = 0.95 * view.reduction * (2 if view.responses.shape[-1] > CROWDED else 1)
+        for mirrored, colour in ((0, UPRIGHT), (1, MIRRORED)):
+            x, y, dx, dy = field[field[:, 4] == mirrored, :4].T
+            axes.quiver(
+                x, y, reach * dx, reach * dy, color=colour, angles="xy", scale_units="xy", scale=1, pivot="mid",
+                units="inches", width=0.016, headwidth=4, headlength=4, headaxislength=3.5,
+            )  # fmt: skip
+        axes.set_xlim(-0.5, size - 0.5)
+        axes.set_ylim(size - 0.5, -0.5)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+
+
+def _caption(picture: LayerPicture, view: LayerView, group: FiniteGroup, width: float) -> str:
+    mirrors = group.planar is not None and any(np.linalg.det(m) < 0 for m in group.planar)
+    if view.group.order > 1:
+        arrows = "Arrows: the pose whose responses are strongest at a place, all channels together; 0° points up."
+        arrows += " Orange: not mirrored, blue: mirrored." if mirrors else ""
+    else:
+        arrows = "This network has one pose only, so there is no orientation to point at."
+    middle = "Each row is one input"
+    middle += f"; each column one of the {view.group.order} poses of the same filter." if view.group.order > 1 else "."
+    if picture.mask is None:
+        kind = "This network has no attention: only its responses are shown."
+        back = "Brought back: each row turned back to the first input, its poses relabelled."
+    else:
+        kind = "Mask: the share of each response that attention lets through, the most attended pose whole (1)."
+        back = "Brought back: each row's masks turned back to the first input, their poses relabelled."
+    if picture.difference < ROUNDING:
+        end = f"Equal rows mean that they moved in step with the input; they differ by at most {picture.difference:.0e}"
+    else:
+        end = "The rows are not equal, so they did not move in step with the input; "
+        end += f"they differ by up to {picture.difference:.0%}"
+    end += f" of the range. Layer: {picture.layer}."
+    return "\n".join(textwrap.wrap(f"{arrows} {middle} {kind} {back} {end}", int(width * 14.5)))

@@ -1,0 +1,211 @@
+"""Run folders as a report sees them: found, read, and set side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coattend.models import list_models, model_entry
+from coattend.train.comparison import Difference, Row, difference
+from coattend.train.outcome import headline
+from coattend.train.run_folder import RunError, RunFolder
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read once; result is None while it is unfinished."""
+
+    folder: RunFolder
+    description: dict[str, Any]
+    result: dict[str, Any] | None
+    history: tuple[dict[str, Any], ...]
+
+    @property
+    def model(self) -> str:
+        """The network's name with its options."""
+        return str(self.description["model"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of weights, order and augmentation."""
+        return int(self.description["seed"])
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Every field of the recipe."""
+        return dict(self.description["recipe"])
+
+    @property
+    def weights(self) -> Path | None:
+        """The file that the headline error belongs to, if it is there."""
+        chosen = (self.folder.best_weights, self.folder.last_weights)
+        return next((path for path in chosen if path.is_file()), None)
+
+    @property
+    def missing(self) -> str | None:
+        """Why there is less to show of this run than of others; None if nothing is missing."""
+        if self.result is None:
+            return (
+                f"unfinished: {len(self.history)} of {self.recipe['epochs']} epochs; the same command goes on with it"
+            )
+        if self.weights is None:
+            return "its weights (best.safetensors, last.safetensors) are missing, so there are no pictures of it"
+        return None
+
+    def predictions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Labels and predictions of the test images by the headline's protocol, if they were kept."""
+        path = self.folder.path / "predictions.npz"
+        if self.result is None or not path.is_file():
+            return None
+        with np.load(path) as arrays:
+            return arrays["labels"].astype(np.int64), arrays[headline(self.result)[0]].astype(np.int64)
+
+    def command(self) -> str:
+        """What to type to make this run."""
+        name, *pieces = str(self.recipe["name"]).split("+")
+        settings: list[str] = []
+        for piece in pieces:
+            if "=" in piece:
+                settings.append(piece)
+            else:
+                settings[-1] += f"+{piece}"  # a value with a plus sign in it
+        words = ["coattend", "train", self.model, "--data", self.recipe["data"], "--recipe", name]
+        words += ["--seed", str(self.seed), *(word for setting in settings for word in ("--set", setting))]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One network of a contest: its runs with all seeds, and how it compares with the first network."""
+
+    model: str
+    runs: tuple[Run, ...]
+    row: Row | None
+    note: str
+
+    @property
+    def shown(self) -> Run | None:
+        """The run whose weights are looked into: the first that is finished and has them."""
+        return next((run for run in self.runs if run.missing is None), None)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Networks trained by one recipe on the same data."""
+
+    data: str
+    recipe: str
+    provenance: str
+    contestants: tuple[Contestant, ...]
+
+
+def find_runs(paths: Sequence[Path]) -> list[Run]:
+    """The run folders among ``paths`` and below them: in the order given, below a folder in that of its comparison."""
+    if not paths:
+        raise RunError("report expects run folders, or folders that have some below them, for example runs; got none.")
+    found: dict[Path, Run] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise RunError(f"there is no folder {path}; expected a run folder written by `coattend train`.")
+        folders = [path] if (path / "run.json").is_file() else [file.parent for file in path.rglob("run.json")]
+        if not folders:
+            raise RunError(f"{path} has no run.json in it or below; train first, for example with `coattend compare`.")
+        runs = [_read(RunFolder(folder)) for folder in folders]
+        ranks = _ranks(path)
+        runs.sort(key=lambda run: (run.recipe["data"], run.recipe["name"], *_place(run.model, ranks), run.seed))
+        for run in runs:
+            found.setdefault(run.folder.path.resolve(), run)
+    return list(found.values())
+
+
+def contests(runs: Iterable[Run]) -> list[Contest]:
+    """Runs by data and recipe, and in each the networks against the first of them."""
+    grouped: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        key = (run.recipe["data"], run.recipe["name"], str(run.description["provenance"]))
+        grouped.setdefault(key, {}).setdefault(run.model, []).append(run)
+    return [
+        Contest(
+            Path(data).name,
+            recipe,
+            provenance,
+            tuple(_contestant(model, members, next(iter(by_model.values()))) for model, members in by_model.items()),
+        )
+        for (data, recipe, provenance), by_model in grouped.items()
+    ]
+
+
+def _contestant(model: str, runs: list[Run], first: list[Run]) -> Contestant:
+    finished = [run for run in runs if run.result is not None]
+    notes = [f"seed {run.seed} {run.missing}" for run in runs if run.missing is not None]
+    if not finished:
+        return Contestant(model, tuple(runs), None, "; ".join(notes))
+    results = [run.result for run in finished if run.result is not None]
+    against: Difference | None = None
+    if runs is not first:
+        against, reason = _against(first, finished)
+        notes += [reason] if reason else []
+    row = Row(
+        model,
+        results[0]["parameters"],
+        tuple(headline(result)[1] for result in results),
+        headline(results[0])[0],
+        float(np.median([result["seconds_per_epoch"] for result in results])),
+        against,
+    )
+    return Contestant(model, tuple(runs), row, "; ".join(notes))
+
+
+def _against(first: list[Run], runs: list[Run]) -> tuple[Difference | None, str]:
+    """Paired over the seeds that both have, and a word where that is not possible."""
+    base = {run.seed: run for run in first if run.result is not None}
+    common = [run for run in runs if run.seed in base]
+    if not common:
+        return None, "not compared: no seed in common with the first network"
+    if len(common) == 1 and any(run.predictions() is None for run in (base[common[0].seed], common[0])):
+        return None, "not compared: with one seed, predictions.npz of both runs is needed"
+    return difference([base[run.seed].folder for run in common], [run.folder for run in common]), ""
+
+
+def _ranks(path: Path) -> dict[str, int]:
+    """The order of the networks in the comparison that was last made in a folder, or in the one that holds it."""
+    for file in (path / "comparison.json", path.parent / "comparison.json"):
+        if file.is_file():
+            return {row["model"]: place for place, row in enumerate(_json(file)["rows"])}
+    return {}
+
+
+def _place(model: str, ranks: dict[str, int]) -> tuple[int, int, str]:
+    return ranks.get(model, len(ranks)), list_models().index(model_entry(model).name), model
+
+
+def _read(folder: RunFolder) -> Run:
+    history = []
+    try:
+        history = folder.history()
+    except json.JSONDecodeError as error:
+        raise RunError(
+            f"{folder.metrics} is damaged ({error}); remove its last line or run the training again."
+        ) from error
+    result = _json(folder.path / "result.json") if (folder.path / "result.json").is_file() else None
+    return Run(folder, _json(folder.path / "run.json"), result, tuple(history))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path} is damaged ({error}); remove it or run the training again.") from error
+
+
+def common_folder(runs: Sequence[Run]) -> Path:
+    """The deepest folder that holds all runs."""
+    return Path(os.path.commonpath([run.folder.path.resolve() for run in runs]))

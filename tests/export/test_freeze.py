@@ -1,0 +1,220 @@
+"""Frozen networks: the same outputs, nothing but torch inside, and a clear word where that is impossible."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coattend as ca
+from coattend.export import freeze, freeze_layer
+from coattend.export.builder import Builder, Value
+
+SMALL = {"resnet44": "width=3,blocks=1", "resnet20": "width=3,blocks=1", "nin": "width=6"}
+
+
+def small(name: str) -> str:
+    return f"{name}:{next((s for family, s in SMALL.items() if family in name), 'width=3')}"
+
+
+def ready(model: nn.Module, *shape: int) -> nn.Module:
+    """In evaluation mode, with norms that scale, some of them negatively, and shift."""
+    ca.nn.estimate_norm_statistics(model, [torch.randn(4, *shape)])
+    for module in model.modules():
+        if getattr(module, "running_var", None) is not None:
+            nn.init.normal_(module.weight)
+            nn.init.normal_(module.bias)
+    return model.eval()
+
+
+def check(model: nn.Module, *shape: int) -> torch.fx.GraphModule:
+    model = ready(model, *shape)
+    frozen = freeze(model)
+    for batch in (1, 3):
+        x = torch.randn(batch, *shape)
+        before = x.clone()
+        torch.testing.assert_close(frozen(x), model(x), rtol=1e-11, atol=1e-11)
+        assert torch.equal(x, before)
+    assert {type(m).__module__.partition(".")[0] for m in frozen.modules()} == {"torch"}
+    for node in frozen.graph.nodes:
+        if node.op == "call_function":
+            assert node.target is getattr or (node.target.__module__ or "torch").partition(".")[0] in (
+                "torch",
+                "_operator",
+            )
+    return frozen
+
+
+@pytest.mark.parametrize("name", ca.list_models())
+def test_every_network_freezes(name: str) -> None:
+    size = ca.model_entry(name).image_size
+    model = ca.create_model(small(name))
+    frozen = check(model, model.in_channels, size, size)
+    norms = sum(isinstance(m, nn.BatchNorm2d) for m in frozen.modules())
+    if "resnet44" in name:  # pre-activation: what a norm reads is read by the shortcut as well
+        assert norms == 4
+    else:
+        assert norms == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p4cnn:attention=output,position=norm,width=3",
+        "p4cnn:attention=output,position=relu,width=3",
+        "a_p4m_allcnn:width=3,downsample=pool,structure=paper",
+        "a_p4cnn:width=3,structure=full,head=max",
+        "a_p4m_resnet44:width=3,blocks=1,attention=slice,attend_shortcuts=false",
+        "a_p4cnn:width=2,group=C8,attention=output",
+        "p4cnn:width=2,group=D3,head=mean",
+        "p4cnn:width=3,relative=0-2",
+        "a_p4cnn:width=3,relative=0-1",
+    ],
+)
+def test_every_option_freezes(name: str) -> None:
+    size = ca.model_entry(name).image_size
+    model = ca.create_model(name)
+    check(model, model.in_channels, size, size)
+
+
+def test_convolutions_see_four_axes_and_norms_are_folded() -> None:
+    frozen = check(ca.create_model("a_p4cnn:attention=output,width=3"), 1, 28, 28)
+    seen: list[int] = []
+    for module in frozen.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].ndim))
+    frozen(torch.randn(2, 1, 28, 28))
+    assert seen == [4] * 7
+    assert frozen.get_submodule("stages.0.layer2.conv").weight.shape == (12, 12, 3, 3)
+
+
+def test_a_norm_that_scales_by_zero_is_not_divided_by() -> None:
+    model = ready(ca.create_model("a_p4cnn:attention=output,width=3"), 1, 28, 28)
+    norm = model.stages[0].layer1.norm
+    with torch.no_grad():
+        norm.weight[1] = 0.0
+    frozen = freeze(model)
+    x = torch.randn(2, 1, 28, 28)
+    torch.testing.assert_close(frozen(x), model(x))
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in frozen.modules()) == 1
+
+
+class Branching(nn.Module):
+    """Layers in a forward of one's own: a branch, a concatenation, functions, coset pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift = ca.nn.LiftingConv2d(2, 4, 3, group="p4m", padding=1, padding_mode="reflect")
+        self.left = ca.nn.GroupConv2d(4, 4, 3, group="p4m", padding=1, groups=2, bias=False)
+        self.norm = ca.nn.GroupBatchNorm2d(4)
+        self.other = nn.Sequential(
+            ca.nn.GroupGroupNorm2d(2, 4), ca.nn.GroupLayerNorm2d(4), ca.nn.GroupInstanceNorm2d(4, affine=True)
+        )
+        self.attention = ca.nn.CoAttention(8, group="p4m")
+        self.up = ca.nn.SpatialUpsample2d(2, "bilinear")
+        self.pool = ca.nn.SpatialAvgPool2d(2)
+        self.cosets = ca.nn.GroupPool("p4m", "mean", over=(0, 4))
+        self.scale = nn.Parameter(torch.randn(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        lifted = self.lift(x)
+        left = self.norm(self.left(lifted)) * self.scale
+        joined = torch.cat([torch.relu(left), self.other(lifted).tanh()], 1)
+        pooled = self.cosets(self.pool(self.up(self.attention(joined))))
+        return pooled.mean((-2, -1)) - pooled.amax((-2, -1))
+
+
+def test_ones_own_network_freezes() -> None:
+    check(Branching(), 2, 9, 9)
+
+
+class Aliasing(nn.Module):
+    """A view of what is read again, then a ReLU; and one that overwrites what is read again."""
+
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        self.lift = ca.nn.LiftingConv2d(1, 2, 3, group="p4")
+        self.flatten = nn.Flatten()
+        self.act = nn.ReLU(inplace)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.lift(x)
+        return self.act(self.flatten(y)) + torch.flatten(y, 1)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_nothing_is_overwritten_that_is_read_again(inplace: bool) -> None:
+    check(Aliasing(inplace), 1, 5, 5)
+
+
+def test_a_plain_sequence_freezes() -> None:
+    layers = [
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), ca.nn.CycleConv2d(2, 3, 3), nn.BatchNorm3d(3), nn.PReLU(3),
+        ca.nn.IsotonicConv2d(3, 3, 2, stride=2), ca.nn.GroupDropout2d(0.5), ca.nn.DecycleConv2d(3, 4, 2), nn.Flatten(),
+    ]  # fmt: skip
+    frozen = check(nn.Sequential(*layers), 1, 12, 12)
+    assert not any(isinstance(m, (nn.BatchNorm2d, nn.Dropout)) for m in frozen.modules())
+
+
+def test_backbones_return_their_maps() -> None:
+    backbone = ca.create_model("a_p4cnn:width=3", features_only=True).eval()
+    x = torch.randn(2, 1, 28, 28)
+    for found, expected in zip(freeze(backbone)(x), backbone(x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_original_is_left_alone_and_shares_nothing() -> None:
+    model = ready(ca.create_model("p4cnn:width=3"), 1, 28, 28)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    frozen = freeze(model)
+    assert not any(p.requires_grad for p in frozen.parameters())
+    for tensor in frozen.state_dict().values():
+        tensor.zero_()
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+class Shy(ca.nn.CoAttention):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+class Strange(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Paired(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Bilinear(1, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.both(x, x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (ca.create_model("p4cnn:width=2"), "RotatedMnistNet is in training mode.*call model.eval"),
+        (nn.Sequential(Shy(2, group="p4")).eval(), r"Shy \(0\) does: it is a CoAttention with a forward of its own"),
+        (nn.Sequential(Strange()).eval(), "could not follow the forward of Sequential"),
+        (nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False)).eval(), "norm 0: it has no running statistics"),
+        (nn.Sequential(Paired()).eval(), r"one tensor, but Bilinear \(0.both\) is called with 2 arguments"),
+    ],
+)
+def test_what_cannot_be_frozen_is_said(model: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        freeze(model)
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (2 if x.ndim == 5 else 3)
+
+
+def test_a_rule_for_a_layer_of_ones_own() -> None:
+    def rule(layer: Doubled, builder: Builder, name: str, value: Value) -> Value:
+        return Value(builder.call(torch.mul, value.node, 2), value.poses)
+
+    freeze_layer.register(Doubled, rule)
+    check(nn.Sequential(ca.nn.LiftingConv2d(1, 2, 3, group="p4"), Doubled(), ca.nn.GroupPool("p4")), 1, 6, 6)

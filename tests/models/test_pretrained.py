@@ -1,0 +1,62 @@
+"""What is shipped loads, is what its card says, and is equivariant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import coattend as ca
+from coattend.models import list_pretrained, pretrained
+from coattend.models.pretrained import file_stem, pretrained_file
+
+SHIPPED = list_pretrained()
+
+
+def test_names_with_options_are_files_and_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pretrained, "WEIGHTS", tmp_path)
+    (tmp_path / "mini").mkdir()
+    for name in ("p4cnn", "a_p4cnn:attention=output", "a_p4cnn:attention=output,head=max"):
+        ca.save_model(ca.create_model(name), tmp_path / "mini" / f"{file_stem(name)}.safetensors")
+    assert list_pretrained("mini") == [
+        ("a_p4cnn:attention=output", "mini"), ("a_p4cnn:attention=output,head=max", "mini"), ("p4cnn", "mini"),
+    ]  # fmt: skip
+    model = ca.create_model("a_p4cnn", head="max", attention="output", pretrained="mini")
+    expected = ca.load_model(tmp_path / "mini" / "a_p4cnn+attention=output+head=max.safetensors")
+    assert torch.equal(model.head.layer7.conv.weight, expected.head.layer7.conv.weight)
+    # what the name stands for anyway need not be said, and may be
+    assert torch.equal(
+        ca.create_model("p4cnn:head=decycle,width=10", pretrained="mini").head.layer7.conv.weight,
+        ca.load_model(tmp_path / "mini" / "p4cnn.safetensors").head.layer7.conv.weight,
+    )
+    backbone = ca.create_model("p4cnn", features_only=True, pretrained="mini")
+    assert len(backbone(torch.randn(1, 1, 28, 28))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("p4cnn", {"pretrained": "no-such-data"}, "no weights of p4cnn trained on no-such-data come with the package"),
+        ("p4cnn:width=3", {"pretrained": "mini"}, "no weights of p4cnn:width=3 trained on mini"),
+        ("a_p4cnn", {"pretrained": "mini", "structure": "full"}, "a_p4cnn:structure=full"),
+    ],
+)
+def test_what_is_not_shipped_is_said(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ca.create_model(name, **options)
+
+
+@pytest.mark.parametrize(("name", "data"), SHIPPED)
+def test_shipped_networks_are_sound(name: str, data: str) -> None:
+    path = pretrained_file(name, data)
+    assert path.stat().st_size < 400_000
+    model = ca.create_model(name, pretrained=data)
+    size = ca.model_entry(name).image_size
+    if ca.is_exact(model, size):
+        ca.assert_equivariant(model, torch.randn(2, model.in_channels, size, size), model.group)
+    card = path.with_suffix(".md").read_text()
+    assert name in card
+    assert data in card
+    assert "seed" in card
+    assert "| test error | percent |" in card

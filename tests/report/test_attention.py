@@ -1,0 +1,134 @@
+"""The arrays behind the pictures: under a turn of the input they turn and are relabelled, in every layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coattend as ca
+from coattend.groups.action import transform_image, transform_map
+from coattend.nn import CoAttention
+from coattend.report.attention import (
+    LayerView,
+    brought_back,
+    dominant_pose,
+    layer_picture,
+    layer_views,
+    pose_angle,
+    pose_name,
+    posed,
+)
+from coattend.report.pictures import arrow_field, mosaic
+
+
+def network(name: str, **options: object) -> nn.Module:
+    """With attention vectors large enough to matter."""
+    model = ca.create_model(name, width=3, **options).double()
+    for module in model.modules():
+        if isinstance(module, CoAttention):
+            module.reset_parameters(std=1.0)
+    return model.eval()
+
+
+def views_of(model: nn.Module, group: ca.FiniteGroup) -> list[LayerView]:
+    return layer_views(model, posed(torch.randn(1, 28, 28), group))
+
+
+@pytest.mark.parametrize("name", ["C4", "D4"])
+@pytest.mark.parametrize("attention", ["output", "slice"])
+def test_drawn_masks_turn_and_are_relabelled_with_the_input(name: str, attention: str) -> None:
+    G = ca.get_group(name)
+    views = views_of(network("a_p4cnn", group=name, attention=attention), G)
+    assert len(views) == 7
+    for view in views:
+        drawn = layer_picture(view, G)
+        assert drawn.mask is not None
+        assert drawn.mask.amax(dim=1).eq(1).all()
+        assert drawn.mask.min() < 0.99  # a mask of ones would prove nothing
+        for g in G.elements:
+            for array in (drawn.mask, drawn.responses):
+                expected = transform_map(array[None, :1], G, g)[0, 0]
+                torch.testing.assert_close(array[g], expected, rtol=0, atol=1e-11)
+            torch.testing.assert_close(drawn.back[g], drawn.mask[0], rtol=0, atol=1e-11)
+        assert drawn.difference < 1e-10
+
+
+def test_a_matrix_without_structure_is_seen_not_to_move_in_step() -> None:
+    views = views_of(network("a_p4cnn", attention="output", structure="full"), ca.get_group("p4"))
+    assert all(layer_picture(view, view.group).difference > 1e-2 for view in views)
+
+
+def test_networks_without_attention_show_responses() -> None:
+    G = ca.get_group("p4")
+    for view in views_of(network("p4cnn"), G):
+        assert view.mask is None
+        assert layer_picture(view, G).difference < 1e-10
+    plain = views_of(network("z2cnn"), G)
+    assert {view.group.order for view in plain} == {1}
+    assert all(layer_picture(view, G).difference > 1e-2 for view in plain)
+    assert len(arrow_field(plain[0], G, 28, 0)) == 0
+
+
+def test_the_dominant_pose_turns_with_the_image() -> None:
+    G = ca.get_group("D4")
+    for view in views_of(network("a_p4cnn", group="D4", attention="output"), G)[:6]:
+        pose, strength = dominant_pose(view)
+        for g in G.elements:
+            relabelled = torch.tensor(G.product[g])[pose[:1]]
+            assert torch.equal(pose[g : g + 1], transform_image(relabelled, G, g))
+            torch.testing.assert_close(strength[g : g + 1], transform_image(strength[:1], G, g))
+
+
+def made_up(strongest: int, group: ca.FiniteGroup, size: int = 4, reduction: int = 2) -> LayerView:
+    x = torch.zeros(1, 1, group.order, size, size)
+    x[0, 0, strongest, 0, size - 1] = 1  # top right
+    return LayerView("made up", group, x, None, (), reduction)
+
+
+@pytest.mark.parametrize(
+    ("g", "direction", "mirrored"),
+    [(0, (0, -1), 0), (1, (-1, 0), 0), (2, (0, 1), 0), (3, (1, 0), 0), (4, (0, -1), 1), (5, (-1, 0), 1)],
+)
+def test_arrows_point_where_the_pose_sends_up(g: int, direction: tuple[int, int], mirrored: int) -> None:
+    G = ca.get_group("D4")
+    (arrow,) = arrow_field(made_up(g, G), G, image_size=28, row=0)
+    assert arrow[:2].tolist() == [13.5 + 3, 13.5 - 3]  # positions are two pixels apart, about the centre
+    assert np.allclose(arrow[2:4], direction)
+    assert arrow[4] == mirrored
+
+
+def test_reductions_slices_and_names() -> None:
+    G = ca.get_group("p4")
+    views = views_of(network("a_p4cnn", attention="slice"), G)
+    assert [view.reduction for view in views] == [1, 1, 2, 2, 2, 2, 2]
+    assert views[0].channel_name(2) == "channel 2"
+    assert views[1].slices == (0, 1, 2, 3)
+    assert views[1].channel_name(9) == "channel 2, slice 90°"
+    D = ca.get_group("D4")
+    assert [pose_name(D, g) for g in D.elements] == [f"{m}{a}°" for m in ("", "m ") for a in (0, 90, 180, 270)]
+    assert [pose_angle(ca.get_group("C8"), g) for g in range(8)] == [45 * g for g in range(8)]
+    assert pose_name(ca.get_group("C4 clockwise"), 1) == "270°"
+
+
+def test_looking_leaves_the_model_as_it_was() -> None:
+    model = network("a_p4cnn", attention="slice").train()
+    views_of(model, ca.get_group("p4"))
+    assert model.training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_brought_back_undoes_every_element() -> None:
+    G = ca.get_group("D4")
+    x = torch.randn(1, 2, 8, 5, 5)
+    turned: Tensor = torch.cat([transform_map(x, G, g) for g in G.elements])
+    assert torch.equal(brought_back(turned, G), x.expand(8, -1, -1, -1, -1))
+
+
+def test_a_mosaic_keeps_every_number() -> None:
+    tiles = np.random.default_rng(0).random((2, 3, 8, 8))
+    whole = mosaic(tiles)
+    assert whole.shape == (2 * 8 + 1, 3 * 8 + 2)
+    assert np.array_equal(whole[9:, 18:], tiles[1, 2])
+    assert np.isnan(whole[8]).all()

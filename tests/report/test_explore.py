@@ -1,0 +1,113 @@
+"""What the explorer page is made of, and what it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import threading
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import coattend as ca
+from coattend.cli import main
+from coattend.data import load_data, make_preprocessing
+from coattend.report import explore
+from coattend.report.serving import address, page_server
+from coattend.train.trained import TrainedNetwork
+from tests.report.stand_ins import save_as_trained
+
+
+def trained(model: str = "p4cnn:width=2", shape: tuple[int, int, int] = (1, 28, 28)) -> TrainedNetwork:
+    network = ca.create_model(model, in_channels=shape[0]).float()
+    preprocessing = make_preprocessing(["scalar"]).fit(torch.randint(256, (4, *shape), dtype=torch.uint8))
+    return TrainedNetwork(network, preprocessing, tuple("0123456789"), shape, "nowhere")
+
+
+def test_the_runtime_inside_is_the_one_of_the_manifest() -> None:
+    vendor = explore.SOURCES / "vendor"
+    manifest = json.loads((vendor / "manifest.json").read_text())
+    assert set(manifest["files"]) == set(explore.RUNTIME.values())
+    for name, expected in manifest["files"].items():
+        content = gzip.decompress((vendor / f"{name}.gz").read_bytes())
+        assert hashlib.sha256(content).hexdigest() == expected
+    assert "MIT License" in (vendor / "LICENSE").read_text()
+
+
+def test_the_gallery_has_two_digits_of_every_class() -> None:
+    labels = load_data("mini").test.labels[list(explore.GALLERY)]
+    assert sorted(labels.tolist()) == [k // 2 for k in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("networks", "message"),
+    [
+        ({}, "explore expects at least one network, got none"),
+        ({"A": trained(shape=(3, 28, 28))}, "A is for images of 3 x 28 x 28"),
+        ({"A": replace(trained(), image_shape=(1, 28, 32))}, "A is for images of 1 x 28 x 32"),
+        ({"A": trained(), "B": trained(shape=(1, 32, 32))}, "got 28 x 28 in 10 classes; 32 x 32 in 10 classes"),
+        ({"A": trained(), "B": replace(trained(), classes=("cat", "dog"))}, "one set of classes"),
+        ({"A": replace(trained(), preprocessing=make_preprocessing(["gcn"]))}, "A was trained with the step 'gcn'"),
+    ],
+)
+def test_what_the_page_cannot_show_is_said(networks: dict[str, TrainedNetwork], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        explore.explorer_page(networks)
+
+
+def test_without_files_the_packaged_networks_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("coattend.models.pretrained.WEIGHTS", tmp_path)
+    with pytest.raises(ValueError, match="no weights of p4cnn trained on rotated-mnist come with the package"):
+        explore.load_networks([])
+    (tmp_path / "rotated-mnist").mkdir()
+    for model in ("p4cnn", "a_p4cnn"):
+        save_as_trained(trained(model), tmp_path / "rotated-mnist" / f"{model}.safetensors")
+    assert list(explore.load_networks([])) == ["p4-CNN", "a-p4-CNN"]
+
+
+def test_titles_tell_networks_apart(tmp_path: Path) -> None:
+    files = [tmp_path / f"seed{seed}" / "best.safetensors" for seed in range(2)]
+    for file in files:
+        file.parent.mkdir()
+        save_as_trained(trained(), file)
+    assert list(explore.load_networks(files)) == ["p4-CNN, seed0", "p4-CNN, seed1"]
+
+
+def test_a_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(explore, "SOURCES", tmp_path)
+    with pytest.raises(ValueError, match=r"manifest.json is missing; install coattend anew"):
+        explore._asset("manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere.safetensors", "--to", "page.html"), "there is no file nowhere.safetensors"),
+        (("a.safetensors", "./a.safetensors"), "explore shows different networks side by side, got a.safetensors, ./a"),
+        (("nowhere.safetensors", "--to", "page.png"), "expected --to something.html, got page.png"),
+    ],
+)
+def test_wrong_arguments_end_in_one_line(
+    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["coattend", "explore", *arguments])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_server_has_the_page_and_nothing_else() -> None:
+    with page_server("<p>ü</p>", port=0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with urllib.request.urlopen(address(server)) as answer:
+            assert answer.read().decode() == "<p>ü</p>"
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(address(server) + "etc/passwd")
+        with pytest.raises(ValueError, match=f"port {server.server_port} cannot be used"):
+            page_server("", server.server_port)
+        server.shutdown()

@@ -1,0 +1,269 @@
+"""The report: its numbers are those of the run folders, and the same runs give the same bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coattend.cli import main
+from coattend.data import load_data
+from coattend.data.augmentation import turned_batch
+from coattend.nn import evaluating
+from coattend.report import co_occurrence
+from coattend.report.angles import ANGLES, error_by_angle, repeats
+from coattend.report.page import write_report
+from coattend.report.runs import contests, find_runs
+from coattend.train import RunFolder, headline, load_trained
+from coattend.train.comparison import difference
+from tests.report.some_runs import ATTENTIVE, CONVENTIONAL, PLAIN, Tables, train_some
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("trained")
+    train_some(root)
+    train_some(root, (CONVENTIONAL, ATTENTIVE), (0, 1))
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(trained: Path) -> str:
+    return write_report([trained]).read_text()
+
+
+@pytest.fixture
+def copied(trained: Path, tmp_path: Path) -> Path:
+    return Path(
+        shutil.copytree(trained, tmp_path / "runs", ignore=shutil.ignore_patterns("tensorboard", "report.html"))
+    )
+
+
+def folder_of(root: Path, model: str, seed: int = 0) -> Path:
+    found = [run.folder.path for run in find_runs([root]) if (run.model, run.seed) == (model, seed)]
+    assert len(found) == 1
+    return found[0]
+
+
+def result_of(root: Path, model: str, seed: int = 0) -> dict[str, object]:
+    return json.loads((folder_of(root, model, seed) / "result.json").read_text())
+
+
+def test_errors_and_intervals_are_those_of_the_run_folders(trained: Path, page: str) -> None:
+    (rows,) = Tables(page).named("errors")
+    lines = {row[0][1]: dict(row) for row in rows}
+    assert list(lines) == [CONVENTIONAL, ATTENTIVE, PLAIN]  # the comparison's order, then that of Table 1
+    for model, seeds in ((CONVENTIONAL, (0, 1)), (ATTENTIVE, (0, 1)), (PLAIN, (0,))):
+        results = [result_of(trained, model, seed) for seed in seeds]
+        errors = [headline(result)[1] for result in results]
+        line = lines[model]
+        assert line["errors"] == ", ".join(f"{error:.2f}" for error in errors)
+        assert line["mean"].split(" ± ")[0] == f"{statistics.fmean(errors):.2f}"
+        assert line["parameters"] == f"{results[0]['parameters']:,}"
+        assert line["seconds"] == f"{statistics.median(r['seconds_per_epoch'] for r in results):.1f}"
+        if model != CONVENTIONAL:
+            sides = ([RunFolder(folder_of(trained, m, seed)) for seed in seeds] for m in (CONVENTIONAL, model))
+            delta = difference(*sides)
+            assert line["difference"] == f"{delta.mean:+.2f}"
+            assert line["interval"] == f"{delta.low:+.2f} to {delta.high:+.2f}"
+            assert line["verdict"] == delta.verdict
+    assert lines[CONVENTIONAL]["difference"] == ""
+
+
+def test_confusions_are_counted_from_the_predictions(trained: Path, page: str) -> None:
+    for model, seeds in ((ATTENTIVE, (0, 1)), (PLAIN, (0,))):
+        (rows,) = Tables(page).named("confusion", model=model)
+        shown = np.array([[int(text or 0) for field, text in row if field == "td"] for row in rows])
+        expected = np.zeros((10, 10), dtype=int)
+        for seed in seeds:
+            with np.load(folder_of(trained, model, seed) / "predictions.npz") as arrays:
+                protocol = headline(result_of(trained, model, seed))[0]
+                for label, said in zip(arrays["labels"], arrays[protocol], strict=True):
+                    expected[label, said] += 1
+        assert np.array_equal(shown, expected)
+        wrong = 100 * (1 - expected.trace() / expected.sum())
+        assert wrong == pytest.approx(np.mean([headline(result_of(trained, model, s))[1] for s in seeds]))
+
+
+def test_recorded_equivariance_recipe_and_commands(trained: Path, page: str) -> None:
+    for model in (CONVENTIONAL, ATTENTIVE, PLAIN):
+        (rows,) = Tables(page).named("equivariance", model=model)
+        assert dict(rows[0])["recorded"] == f"{result_of(trained, model)['equivariance_error']:.1e}"
+        errors = [float(text) for field, text in rows[0] if field == "td"]
+        assert len(errors) == 4
+        assert max(errors) < 1e-12 if model != PLAIN else max(errors) > 1e-3
+    (rows,) = Tables(page).named("recipe")
+    shown = {row[0][1]: row[1][1] for row in rows}
+    recipe = json.loads((folder_of(trained, PLAIN) / "run.json").read_text())["recipe"]
+    assert set(shown) == set(recipe) - {"name"}
+    assert shown["lr"] == str(recipe["lr"])
+    assert "--set epochs=2 --set train_images=64" in page
+    assert "coattend report . --to report.html" in page
+
+
+def test_envelopes_on_the_page_are_those_of_the_function(trained: Path, page: str) -> None:
+    network = load_trained(folder_of(trained, ATTENTIVE))
+    images = network.preprocessing.apply(load_data("mini").test.images[:100])
+    (rows,) = Tables(page).named("envelope", model=ATTENTIVE)
+    envelopes = co_occurrence(network.network, images)
+    assert len(rows) == len(envelopes) == 7
+    for row, envelope in zip(rows, envelopes.values(), strict=True):
+        shown = [text.split() for field, text in row if field == "td"]
+        means = (envelope.mean(envelope.attention), envelope.mean(envelope.responses))
+        assert shown == [[f"{a:.3f}", f"{r:.3f}"] for a, r in zip(*means, strict=True)]
+    (channels,) = Tables(page).named("envelope-channels", model=ATTENTIVE)
+    assert len(channels) == 6 * 2 + 10
+    assert Tables(page).named("envelope", model=PLAIN) == []
+
+
+def test_the_same_runs_give_the_same_bytes_wherever_they_lie(copied: Path, page: str, tmp_path: Path) -> None:
+    made = write_report([copied])
+    assert made == copied / "report.html"
+    assert made.read_text() == page
+    assert str(tmp_path) not in page
+
+
+def test_the_page_stands_alone(page: str) -> None:
+    for reference in ("http://www.w3.org", "http://purl.org", "http://creativecommons.org"):
+        page = page.replace(reference, "")  # names of XML vocabularies, never fetched
+    for outside in ("http://", "https://", "<script", "@import", "url(", '<link rel="stylesheet'):
+        assert outside not in page.replace("url(#", "")
+
+
+def test_a_curve_that_is_repeated_is_the_curve_that_would_be_measured(trained: Path) -> None:
+    data = load_data("mini").test
+    images, labels = data.images[:24], data.labels[:24]
+    for model, exact in ((ATTENTIVE, True), (PLAIN, False)):
+        network = load_trained(folder_of(trained, model))
+        assert repeats(network) is exact
+        curve = error_by_angle(network, images, labels)
+        for place in (0, 5, 20, 43, 71):
+            quarter, rest = divmod(ANGLES[place], 90)
+            tilted = turned_batch(images.float(), torch.full((24,), math.radians(rest), dtype=torch.float32))
+            turned = torch.rot90(tilted.clamp(0, 255), quarter, (-2, -1))
+            with evaluating(network.network):
+                read = network.network(network.preprocessing.apply(turned)).argmax(1)
+            assert curve[place] == pytest.approx(100 * (read != labels).double().mean().item())
+
+
+def verb(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["coattend", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_two_data_sets_side_by_side_and_pictures_in_a_folder(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = load_data("mini").test
+    np.savez(tmp_path / "other.npz", images=data.images[:200, 0].numpy(), labels=data.labels[:200].numpy())
+    page, folder = tmp_path / "both.html", tmp_path / "pictures"
+    data_sets = ("--envelope-data", f"mini,{tmp_path / 'other.npz'}")
+    assert (
+        verb(monkeypatch, "report", folder_of(copied, ATTENTIVE), "--to", page, "--pictures", folder, *data_sets) == 0
+    )
+    assert "both.html" in capsys.readouterr().out
+    made = page.read_text()
+    assert len(Tables(made).named("envelope", model=ATTENTIVE)) == 2
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert {"envelopes.png", "envelopes.svg", "angles.svg", "learning_valid_accuracy.png"} <= names
+    assert (tmp_path / "pictures" / "envelopes.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_unfinished_runs_and_missing_weights_are_told(copied: Path) -> None:
+    plain, attentive = folder_of(copied, PLAIN), folder_of(copied, ATTENTIVE)
+    (plain / "result.json").unlink()
+    for seed in (0, 1):
+        for name in ("best.safetensors", "last.safetensors"):
+            (folder_of(copied, ATTENTIVE, seed) / name).unlink()
+    made = write_report([copied]).read_text()
+    assert f"{PLAIN}: seed 0 unfinished: 2 of 2 epochs" in made
+    assert f"{ATTENTIVE}: seed 0 its weights (best.safetensors, last.safetensors) are missing" in made
+    (rows,) = Tables(made).named("errors")
+    lines = {row[0][1]: dict(row) for row in rows}
+    assert lines[PLAIN]["mean"] == "unfinished"
+    assert lines[ATTENTIVE]["errors"] != ""
+    assert Tables(made).named("equivariance", model=ATTENTIVE) == []
+    (attentive / "predictions.npz").unlink()
+    shutil.rmtree(folder_of(copied, ATTENTIVE, 1))
+    (contest,) = contests(find_runs([copied]))
+    assert "predictions.npz of both runs is needed" in contest.contestants[1].note
+
+
+def test_runs_without_a_common_seed_are_not_compared(copied: Path) -> None:
+    shutil.rmtree(folder_of(copied, CONVENTIONAL, 0))
+    (contest,) = contests(find_runs([copied]))
+    plain = contest.contestants[2]
+    assert plain.note == "not compared: no seed in common with the first network"
+    assert plain.row.against_first is None
+
+
+def test_data_that_is_gone_costs_the_pictures_only(copied: Path) -> None:
+    description = folder_of(copied, PLAIN) / "run.json"
+    run = json.loads(description.read_text())
+    run["recipe"]["data"] = "gone/images.npz"
+    description.write_text(json.dumps(run))
+    made = write_report([description.parent], copied / "one.html").read_text()
+    assert "no pictures, because its data cannot be loaded" in made
+    assert Tables(made).named("errors") != []
+
+
+def test_verbs_end_mistakes_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verb(monkeypatch, "report", tmp_path) == 2
+    assert "train first" in capsys.readouterr().err
+    assert verb(monkeypatch, "attend", tmp_path, tmp_path / "digit.png") == 2
+    assert "is not a run folder" in capsys.readouterr().err
+
+
+def test_mistakes_are_explained(copied: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="report expects run folders"):
+        write_report([])
+    with pytest.raises(ValueError, match="there is no folder"):
+        write_report([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"has no run\.json in it or below; train first"):
+        write_report([tmp_path / "empty"])
+    with pytest.raises(ValueError, match="unknown data set 'minii'"):
+        write_report([copied], envelope_data=["minii"])
+    with pytest.raises(ValueError, match="there is no folder .* to write"):
+        write_report([folder_of(copied, PLAIN)], tmp_path / "nowhere" / "report.html")
+    (folder_of(copied, PLAIN) / "result.json").write_text("{")
+    with pytest.raises(ValueError, match=r"result\.json is damaged"):
+        write_report([copied])
+
+
+def test_a_plus_sign_in_a_setting_stays_in_the_command(copied: Path) -> None:
+    description = folder_of(copied, PLAIN) / "run.json"
+    run = json.loads(description.read_text())
+    run["recipe"]["name"] = "quick+train_on=train+valid+epochs=2"
+    description.write_text(json.dumps(run))
+    (found,) = find_runs([description.parent])
+    assert found.command().endswith("--recipe quick --seed 0 --set train_on=train+valid --set epochs=2")
+    assert len(contests(find_runs([copied]))) == 2
+
+
+def test_twenty_runs_take_less_than_thirty_seconds(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float32)
+    models = ("p4cnn", "a_p4cnn:attention=output", "a_p4cnn", "z2cnn")
+    train_some(tmp_path, models)
+    for run in find_runs([tmp_path]):
+        for seed in range(1, 5):
+            copy = Path(shutil.copytree(run.folder.path, run.folder.path.with_name(f"seed{seed}")))
+            for name in ("run.json", "result.json"):
+                values = json.loads((copy / name).read_text())
+                (copy / name).write_text(json.dumps({**values, "seed": seed}))
+    assert len(find_runs([tmp_path])) == 20
+    started = time.process_time()
+    write_report([tmp_path])
+    assert time.process_time() - started < 30

@@ -1,0 +1,89 @@
+"""From a run to a smaller network, its table and its picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import coattend as ca
+from coattend import cli
+from coattend.cooccurrence import operations
+from coattend.export import check_certificate
+from coattend.nn import group_convolutions, restricted_poses
+from coattend.report.figures import save
+from coattend.restrict import contribution_figure, fine_tune, restrict_trained, restriction_table
+from coattend.train import Recipe, load_trained
+from coattend.train.batches import Examples
+
+
+def test_a_run_becomes_a_smaller_network(run_folder: Path, tmp_path: Path) -> None:
+    to = tmp_path / "half.safetensors"
+    found = restrict_trained(run_folder, to, keep=2, epochs=1, images=16, train_images=128, test_images=60)
+    small = load_trained(to)
+    assert restricted_poses(small.network) == found.kept
+    assert {len(poses) for poses in found.kept.values()} == {2}
+    before, cut, tuned = found.looks
+    assert [look.name for look in found.looks] == ["before", "cut", "fine-tuned"]
+    assert before.time == 1
+    assert tuned.parameters == sum(p.numel() for p in small.network.parameters()) < before.parameters
+    assert cut.operations == tuned.operations == sum(operations(small.network, (1, 28, 28)).values())
+    assert 0.45 < tuned.operations / before.operations < 0.6
+    assert set(tuned.equivariance) == set(range(4))
+    assert max(tuned.equivariance.values()) < 1e-12
+
+    checked = check_certificate(to)
+    assert checked is not None
+    assert all(line.agrees for line in checked[1])
+
+    console = Console(width=150)
+    with console.capture() as captured:
+        console.print(restriction_table(found))
+    text = captured.get()
+    for word in ("stages.1.layer4.conv", "test error %", "multiply-adds", "equivariance, turn 90°", "half.safetensors"):
+        assert word in text
+
+    files = save(contribution_figure({"one": found, "another": found}), tmp_path / "picture")
+    assert [file.suffix for file in files] == [".png", ".svg"]
+    assert all(file.stat().st_size > 10_000 for file in files)
+
+    again = restrict_trained(to, tmp_path / "less.safetensors", budget=0.7, epochs=0, images=8, test_images=40)
+    assert 0.5 < again.looks[-1].operations / tuned.operations <= 0.7
+    assert all(set(again.kept[name]) <= set(found.kept[name]) for name in again.kept)
+    assert again.looks[1].error == again.looks[2].error  # no fine-tuning
+
+
+def test_the_verb_prints_the_table_and_draws(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    to, picture = tmp_path / "one.safetensors", tmp_path / "one.png"
+    assert cli.restrict(str(run_folder), keep=1, to=to, epochs=0, images=4, picture=picture) == 0
+    assert "Before and after" in capsys.readouterr().out
+    assert to.is_file()
+    assert picture.is_file()
+
+
+def test_targets_and_data_are_checked_before_the_work(run_folder: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there.safetensors"
+    there.write_bytes(b"")
+    with pytest.raises(ValueError, match="exists already"):
+        restrict_trained(run_folder, there, keep=2)
+    with pytest.raises(ValueError, match="either how many relative poses"):
+        restrict_trained(run_folder, tmp_path / "a.safetensors", images=4, test_images=4)
+    with pytest.raises(ValueError, match="keep must be from 1 to 4"):
+        restrict_trained(run_folder, tmp_path / "a.safetensors", keep=9, images=4, test_images=4)
+
+
+def test_fine_tuning_is_repeatable_and_lowers_the_loss() -> None:
+    images, labels = torch.randn(32, 1, 28, 28), torch.arange(32) % 10
+    recipe = Recipe("short", lr=0.02, batch=16)
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        network = ca.create_model("p4cnn:width=4,relative=0-1")
+        start = torch.nn.functional.cross_entropy(network(images), labels).item()
+        fine_tune(network, recipe, Examples(images, labels), epochs=8)
+        assert not network.training
+        assert len(group_convolutions(network)) == 5
+        losses.append(torch.nn.functional.cross_entropy(network.train()(images), labels).item())
+    assert losses[0] == losses[1] < start
