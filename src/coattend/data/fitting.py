@@ -43,6 +43,13 @@ def fitted(images: Tensor, size: int, fit: Fit) -> Tensor:
     return images[..., top : top + size, left : left + size].contiguous()
 
 
+def recoloured(image: Tensor, channels: int) -> Tensor:
+    """An image (channels, height, width) of bytes as grey, the mean of its colours, or a grey one as colour."""
+    if image.shape[0] == channels:
+        return image
+    return image.float().mean(0, keepdim=True).round().byte() if channels == 1 else image.expand(channels, -1, -1)
+
+
 def _resized(images: Tensor, shape: tuple[int, int]) -> Tensor:
     if not len(images):  # interpolate refuses empty batches
         return images.new_zeros(0, images.shape[1], *shape)

@@ -286,18 +286,20 @@ class GroupConv2d(PoseConv2d):
         return None if self.bias is None else self.blocks.biases(self.bias, self.groups)
 
     def _make_tables(self) -> None:
-        blocks = pose_blocks(self.group, self.relative)
-        self.blocks = blocks
-        self.in_blocks = self.is_restricted and blocks_pay(
-            blocks, self.in_channels // self.groups, self.out_channels // self.groups, self.kernel_size
+        self.register_buffer("relative_table", torch.tensor(self.group.relative), persistent=False)
+        self.in_blocks = False
+        if not self.is_restricted:
+            return
+        self.blocks = pose_blocks(self.group, self.relative)
+        self.in_blocks = blocks_pay(
+            self.blocks, self.in_channels // self.groups, self.out_channels // self.groups, self.kernel_size
         )
-        poses = blocks.outputs[:, :, None].expand(-1, -1, len(self.relative))
+        poses = self.blocks.outputs[:, :, None].expand(-1, -1, len(self.relative))
         for name, table in (
-            ("relative_table", torch.tensor(self.group.relative)),
             ("poses", poses),
-            ("slices", blocks.slices.expand_as(poses)),
-            ("input_planes", blocks.input_planes(self.in_channels, self.groups)),
-            ("output_planes", blocks.output_planes(self.out_channels, self.groups)),
+            ("slices", self.blocks.slices.expand_as(poses)),
+            ("input_planes", self.blocks.input_planes(self.in_channels, self.groups)),
+            ("output_planes", self.blocks.output_planes(self.out_channels, self.groups)),
         ):
             self.register_buffer(name, table, persistent=False)
 

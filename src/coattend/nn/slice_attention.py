@@ -13,9 +13,9 @@ from coattend.nn.attention import CoAttention, Structure
 from coattend.nn.checks import check_dtype, check_map
 from coattend.nn.conv import PoseConv2d, batch_parts
 
-# Blocks beyond 32 MB go back to the system when freed (glibc), and fetching them anew page by page costs more than the
-# attention; smaller ones also stay in the cache from the convolution to the attention.
-PART_BYTES = 24 * 2**20
+# Responses most of which are still in the cache when the attention reads them, and small enough that the allocator
+# keeps their memory: fetching it anew page by page costs more than the attention.
+PART_BYTES = 12 * 2**20
 
 
 class SliceCoAttentiveConv2d(PoseConv2d):

@@ -32,7 +32,7 @@ SOURCES = Path(__file__).parent / "explorer"
 SCRIPTS = ("pictures.js", "engine.js", "maps.js", "circle.js", "panel.js", "controls.js", "page.js")
 RUNTIME = {"runtime_module": "ort.wasm.bundle.min.mjs", "runtime_binary": "ort-wasm-simd-threaded.wasm"}
 
-PACKAGED = ("p4cnn", "a_p4cnn")
+PACKAGED = ("p4cnn", "a_p4cnn:attention=output")
 DIGITS = tuple("0123456789")
 # Test digits of mini that happen to stand upright, two of each class.
 GALLERY = (737, 256, 451, 648, 347, 208, 742, 185, 453, 268, 518, 638, 22, 397, 233, 361, 287, 751, 157, 526)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from coattend.data.fitting import fitted
+from coattend.data.fitting import fitted, recoloured
 from coattend.data.image_files import read_image
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, model_entry
@@ -76,7 +76,7 @@ def fitted_image(image: Tensor, shape: tuple[int, int, int]) -> tuple[Tensor, st
     changes = []
     if image.shape[0] != channels:
         changes.append("colour is made grey" if channels == 1 else "grey is taken as colour")
-        image = image.float().mean(0, keepdim=True).round().byte() if channels == 1 else image.expand(channels, -1, -1)
+        image = recoloured(image, channels)
     height, width = image.shape[1:]
     if (height, width) != (size, size):
         cut = "" if height == width else ", the longer side cut at both ends"

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lightning_fabric import Fabric
-from torch import Tensor
 
 from coattend.data import load_data
-from coattend.data.fitting import fitted
+from coattend.data.fitting import fitted, recoloured
 from coattend.data.image_files import read_image
 from coattend.models import read_model_file
 from coattend.train.batches import Examples
@@ -45,15 +44,9 @@ def predict_files(path: str, images: Sequence[Path]) -> Iterator[tuple[Path, Pre
     trained = load_trained(path)
     channels, height, _ = trained.image_shape
     for file in images:
-        image = read_image(file)
-        if image.shape[0] != channels:
-            image = _recoloured(image, channels)
+        image = recoloured(read_image(file), channels)
         (prediction,) = trained.predict(fitted(image[None], height, "resize"))
         yield file, prediction
-
-
-def _recoloured(image: Tensor, channels: int) -> Tensor:
-    return image.float().mean(0, keepdim=True).round().byte() if channels == 1 else image.expand(channels, -1, -1)
 
 
 def _trained_on(path: Path) -> str:
