@@ -60,13 +60,10 @@ def test_what_the_page_cannot_show_is_said(networks: dict[str, TrainedNetwork], 
 
 
 def test_without_files_the_packaged_networks_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert list(explore.load_networks([])) == ["p4-CNN", "a-p4-CNN"]
     monkeypatch.setattr("coattend.models.pretrained.WEIGHTS", tmp_path)
     with pytest.raises(ValueError, match="no weights of p4cnn trained on rotated-mnist come with the package"):
         explore.load_networks([])
-    (tmp_path / "rotated-mnist").mkdir()
-    for model in ("p4cnn", "a_p4cnn"):
-        save_as_trained(trained(model), tmp_path / "rotated-mnist" / f"{model}.safetensors")
-    assert list(explore.load_networks([])) == ["p4-CNN", "a-p4-CNN"]
 
 
 def test_titles_tell_networks_apart(tmp_path: Path) -> None:
