@@ -4,7 +4,6 @@ from coattend.nn.attention import CoAttention as CoAttention
 from coattend.nn.attention import attention_masks as attention_masks
 from coattend.nn.conv import GroupConv2d as GroupConv2d
 from coattend.nn.conv import LiftingConv2d as LiftingConv2d
-from coattend.nn.conv import PoseConv2d as PoseConv2d
 from coattend.nn.conv import ProjectionConv2d as ProjectionConv2d
 from coattend.nn.dren import CycleConv2d as CycleConv2d
 from coattend.nn.dren import DecycleConv2d as DecycleConv2d
@@ -19,6 +18,7 @@ from coattend.nn.pooling import GroupPool as GroupPool
 from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
+from coattend.nn.pose_conv import PoseConv2d as PoseConv2d
 from coattend.nn.restriction import Relative as Relative
 from coattend.nn.restriction import group_convolutions as group_convolutions
 from coattend.nn.restriction import restrict as restrict

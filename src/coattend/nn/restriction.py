@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
-from coattend.nn.conv import PoseConv2d
+from coattend.nn.pose_conv import PoseConv2d
 
 Relative = Mapping[str, Iterable[int]] | Iterable[int] | int
 

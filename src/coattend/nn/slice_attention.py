@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from coattend.functional import attend_slices, plane_index, turned_slices
 from coattend.nn.attention import CoAttention, Structure
 from coattend.nn.checks import check_dtype, check_map
-from coattend.nn.conv import PoseConv2d, batch_parts
+from coattend.nn.pose_conv import PoseConv2d, batch_parts
 
 # Responses most of which are still in the cache when the attention reads them, and small enough that the allocator
 # keeps their memory: fetching it anew page by page costs more than the attention.

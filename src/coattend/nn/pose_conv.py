@@ -1,0 +1,212 @@
+"""What all group convolutions share: geometry, parameters, and the tables that turn filters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from coattend.functional import padded_conv2d
+from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
+from coattend.nn.checks import check_choice, check_integer
+
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class PoseConv2d(nn.Module):
+    """What the three convolutions share: geometry, parameters, and the tables that turn filters.
+
+    Subclasses say whether the filter has a group axis of its own and whether the input has one to sum over.
+    """
+
+    filter_on_group: ClassVar[bool] = False
+    input_on_group: ClassVar[bool] = False
+    turns: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        group: FiniteGroup | str,
+        stride: int = 1,
+        padding: int | str = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        interpolation: Interpolation = "bicubic",
+        relative: Iterable[int] | None = None,
+    ) -> None:
+        super().__init__()
+        layer = type(self).__name__
+        self.in_channels = check_integer(layer, "in_channels", in_channels, 1)
+        self.out_channels = check_integer(layer, "out_channels", out_channels, 1)
+        self.kernel_size = check_integer(layer, "kernel_size", kernel_size, 1)
+        self.stride = check_integer(layer, "stride", stride, 1)
+        self.dilation = check_integer(layer, "dilation", dilation, 1)
+        self.groups = check_integer(layer, "groups", groups, 1)
+        self.padding = self._resolved_padding(padding)
+        check_choice(layer, "padding_mode", padding_mode, PADDING_MODES)
+        self.padding_mode = padding_mode
+        self.interpolation = interpolation
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"{layer} splits channels into groups={groups}, which must divide both in_channels={in_channels} "
+                f"and out_channels={out_channels}."
+            )
+        self.group = get_group(group)
+        self.relative = self._verified_relative(relative)
+        poses = len(self.relative) or (self.group.order if self.input_on_group else 1)
+        self.init_std = 1 / math.sqrt(in_channels // groups * poses * kernel_size**2)
+
+        filter_axis = (len(self.relative),) if self.filter_on_group else ()
+        self.weight = nn.Parameter(
+            torch.empty(out_channels, in_channels // groups, *filter_axis, kernel_size, kernel_size)
+        )
+        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.register_buffer("turns", filter_turns(self.group, kernel_size, interpolation), persistent=False)
+        self._make_tables()
+        self.reset_parameters()
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the filter covers some relative poses only."""
+        return 0 < len(self.relative) < self.group.order
+
+    def restrict(self, relative: Iterable[int]) -> None:
+        """Cut the filter down to some of the relative poses it has; what remains keeps its weights."""
+        kept = self._verified_relative(relative)
+        absent = sorted(set(kept) - set(self.relative))
+        if absent:
+            raise ValueError(
+                f"{type(self).__name__} has no weights for the relative poses {absent}; choose among {self.relative}."
+            )
+        cut = self.cut({name: p.detach() for name, p in self.named_parameters()}, kept)
+        for name, values in cut.items():
+            owner, _, last = name.rpartition(".")
+            old = getattr(self.get_submodule(owner), last)
+            setattr(self.get_submodule(owner), last, nn.Parameter(values.clone(), requires_grad=old.requires_grad))
+        self.relative = kept
+        self._make_tables()
+
+    def cut(self, values: Mapping[str, Tensor], relative: Sequence[int]) -> dict[str, Tensor]:
+        """Of tensors shaped like the parameters, the part of those that shrink if only ``relative`` is kept."""
+        return {"weight": values["weight"].index_select(2, self._places(relative))}
+
+    def reset_parameters(self, std: float | None = None) -> None:
+        """Draw the weights from N(0, std^2), by default 1 / fan_in, and set the bias to zero."""
+        nn.init.normal_(self.weight, std=self.init_std if std is None else std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def convolve(
+        self, x: Tensor, filters: Tensor, bias: Tensor | None, groups: int | None = None, poses: int | None = None
+    ) -> Tensor:
+        """Apply a bank of turned filters with this layer's geometry: onto a map with ``poses``, or onto an image."""
+        self._check_fits(x)
+        return padded_conv2d(
+            x,
+            filters,
+            bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups if groups is None else groups,
+            self.padding_mode,
+            poses,
+        )
+
+    def bias_per_pose(self) -> Tensor | None:
+        """The bias repeated for all poses of each channel."""
+        return None if self.bias is None else self.bias.repeat_interleave(self.group.order)
+
+    def extra_repr(self) -> str:
+        """Print the layer as a signature."""
+        text = f"{self.group.name}, {self.in_channels} -> {self.out_channels}, kernel={self.kernel_size}"
+        for name, usual in (
+            ("stride", 1),
+            ("padding", 0),
+            ("dilation", 1),
+            ("groups", 1),
+            ("padding_mode", "zeros"),
+        ):
+            if getattr(self, name) != usual:
+                text += f", {name}={getattr(self, name)}"
+        if self.is_restricted:
+            text += f", relative={self.relative}"
+        if self.bias is None:
+            text += ", bias=False"
+        return text if self.group.is_exact else f"{text}, interpolation={self.interpolation}"
+
+    def _make_tables(self) -> None:
+        """Index tables that depend on the relative poses, as non-persistent buffers."""
+
+    def _places(self, relative: Sequence[int]) -> Tensor:
+        """Where relative poses stand among those of this layer."""
+        return torch.tensor([self.relative.index(t) for t in relative], device=self.weight.device)
+
+    def _verified_relative(self, relative: Iterable[int] | None) -> tuple[int, ...]:
+        layer = type(self).__name__
+        if not self.filter_on_group:
+            if relative is not None:
+                raise ValueError(
+                    f"{layer} has no relative poses to choose from: its filter is one image, and every pose of it is "
+                    "needed for equivariance; restrict GroupConv2d or SliceCoAttentiveConv2d."
+                )
+            return ()
+        if relative is None:
+            return tuple(self.group.elements)
+        given = [relative] if isinstance(relative, int) else list(relative)
+        kept = tuple(sorted(set(given)))
+        if not kept or len(kept) < len(given) or not set(kept) <= set(self.group.elements):
+            raise ValueError(
+                f"{layer} expects relative to hold different elements of {self.group.name}, numbers from 0 to "
+                f"{self.group.order - 1}, at least one, got {given}."
+            )
+        return kept
+
+    def _resolved_padding(self, padding: int | str) -> int:
+        layer, reach = type(self).__name__, self.dilation * (self.kernel_size - 1)
+        if padding == "valid":
+            return 0
+        if padding != "same":
+            return check_integer(layer, "padding", padding, 0)
+        if reach % 2 or self.stride != 1:
+            raise ValueError(
+                f"{layer} cannot pad to the same size on all four sides alike with kernel_size={self.kernel_size}, "
+                f"dilation={self.dilation}, stride={self.stride}; expected stride 1 and an odd kernel_size for "
+                'padding="same", otherwise pass a whole number.'
+            )
+        return reach // 2
+
+    def _check_fits(self, x: Tensor) -> None:
+        layer, extent = type(self).__name__, self.dilation * (self.kernel_size - 1) + 1
+        height, width = x.shape[-2:]
+        if min(height, width) + 2 * self.padding < extent:
+            raise ValueError(
+                f"{layer} has a kernel that covers {extent} pixels, larger than the padded image of "
+                f"{height + 2 * self.padding} x {width + 2 * self.padding}; pass larger images or more padding."
+            )
+        most = {
+            "zeros": None,
+            "replicate": None,
+            "reflect": min(height, width) - 1,
+            "circular": min(height, width),
+        }
+        limit = most[self.padding_mode]
+        if limit is not None and self.padding > limit:
+            raise ValueError(
+                f"{layer} pads {self.padding} pixels in mode {self.padding_mode!r}, at most {limit} are possible for "
+                f"an image of {height} x {width}; pad less or use padding_mode='zeros'."
+            )
+
+
+def batch_parts(x: Tensor, image_bytes: int, most: int) -> tuple[Tensor, ...]:
+    """The batch in as many parts as keep what each needs below ``most`` bytes; compilers get it whole."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return (x,)
+    return x.split(max(1, most // max(1, image_bytes)))
