@@ -11,12 +11,8 @@ import tyro
 from rich.console import Console
 
 from coattend import data as datasets
-from coattend.equivariance import diagnose, equivariance_error
-from coattend.export import certificate_table, check_certificate, export_file
-from coattend.groups import get_group
-from coattend.models import EquivariantNetwork, create_model, is_exact, load_model, model_entry
-from coattend.nn import estimate_norm_statistics
-from coattend.report import comparison_table, data_table, equivariance_table, fetch_progress, models_table
+from coattend.export import export_file
+from coattend.report import check_network, comparison_table, data_table, fetch_progress, models_table
 from coattend.version import __version__
 
 # The training verbs import coattend.train themselves: it loads Lightning Fabric, which takes seconds.
@@ -50,28 +46,7 @@ def check(model: tyro.conf.Positional[str], size: int | None = None, group: str 
         group: The group to check against; by default the network's own, for plain networks p4.
         seed: Seed of weights and images.
     """
-    torch.manual_seed(seed)
-    certified = check_certificate(model)
-    if certified is not None:
-        Console().print(certificate_table(*certified, model))
-        holds = all(line.agrees for line in certified[1])
-        if not holds or Path(model).suffix == ".onnx":
-            return 0 if holds else 1
-    network = _network(model)
-    assert network.config is not None
-    size = size or model_entry(network.config["model"]).image_size
-    against = get_group(group) if group else (network.group if network.group.order > 1 else get_group("p4"))
-    images = torch.randn(4, network.in_channels, size, size, dtype=torch.float64)
-    if not _is_file(model):
-        estimate_norm_statistics(network, [images])
-    errors = equivariance_error(network, images[:2], against)
-    diagnosis = diagnose(network, images[:2], against, tol=1e-10)
-    console = Console()
-    console.print(equivariance_table(errors, against, f"{model} at {size} x {size}, {against.name}, float64"))
-    if against == network.group:
-        console.print(f"computed from its layers: {'exact' if is_exact(network, size) else 'not exact'} at this size")
-    console.print(str(diagnosis), highlight=False, markup=False)
-    return 0 if diagnosis.is_equivariant else 1
+    return 0 if check_network(model, size, group, seed, Console()) else 1
 
 
 @app.command
@@ -420,11 +395,3 @@ def _seeds(text: str) -> list[int]:
 
 def _leads() -> bool:
     return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
-
-
-def _is_file(model: str) -> bool:
-    return Path(model).suffix == ".safetensors" or Path(model).is_file()
-
-
-def _network(model: str) -> EquivariantNetwork:
-    return (load_model(model) if _is_file(model) else create_model(model)).double()
