@@ -35,7 +35,7 @@ from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.batches import Examples
 from coattend.train.evaluation import evaluate
 
-NETWORKS = {"a-p4-CNN": "a_p4cnn", "a-p4-CNN over C8": "a_p4cnn:group=C8,width=8"}
+NETWORKS = {"a-p4-CNN": "a_p4cnn", "a-p4-CNN over C8": "a_p4cnn:group=C8,width=5,attention=output"}
 SHARES = (1, 2, 4)  # all, a half, a quarter
 WAYS = {"logits": "by the logits", "weights": "by weight size", "random": "at random"}
 MEASURED = 256

@@ -266,15 +266,18 @@ def explore(
         in_browser: Open the page in the browser.
     """
     from coattend.report.explore import explorer_page, load_networks, write_explorer
-    from coattend.report.serving import address, page_server, serve
+    from coattend.report.serving import page_server, serve
 
     if to is not None:
         write_explorer(files, to)
         Console().print(f"wrote {to}", highlight=False, soft_wrap=True)
         return 0
     server = page_server(explorer_page(load_networks(files)), port)
-    Console().print(f"the explorer is at {address(server)} until Ctrl-C", highlight=False)
-    serve(server, in_browser=in_browser)
+    serve(
+        server,
+        lambda address: Console().print(f"the explorer is at {address} until Ctrl-C", highlight=False),
+        in_browser=in_browser,
+    )
     return 0
 
 

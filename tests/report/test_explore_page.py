@@ -238,8 +238,8 @@ def test_the_page_works_from_this_machine_too(page_file: Path, open_in_browser: 
 
 def test_serving_ends_quietly_with_ctrl_c() -> None:
     code = (
-        "from coattend.report.serving import *; server = page_server('', 0); print(address(server), flush=True); "
-        "serve(server, in_browser=False)"
+        "from coattend.report.serving import page_server, serve\n"
+        "serve(page_server('', 0), lambda address: print(address, flush=True), in_browser=False)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import webbrowser
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -36,9 +37,10 @@ def address(server: ThreadingHTTPServer) -> str:
     return f"http://127.0.0.1:{server.server_port}/"
 
 
-def serve(server: ThreadingHTTPServer, *, in_browser: bool) -> None:
-    """Show the page, also in the person's browser if wanted, until Ctrl-C."""
-    if in_browser:
-        webbrowser.open(address(server))
+def serve(server: ThreadingHTTPServer, announce: Callable[[str], object], *, in_browser: bool) -> None:
+    """Say where the page is and show it, also in the person's browser if wanted, until Ctrl-C."""
     with server, contextlib.suppress(KeyboardInterrupt):
+        announce(address(server))
+        if in_browser:
+            webbrowser.open(address(server))
         server.serve_forever()
