@@ -62,6 +62,7 @@ def result_of(arguments: argparse.Namespace, model: str, seed: int, share: int, 
     trained = load_trained(RunFolder.of(arguments.folder, model, recipe, seed).path)
     data = load_data(arguments.data)
     train_set = examples(trained, data.train, recipe.train_images)
+    valid_set = examples(trained, data.valid, None)
     test_set = examples(trained, data.test, recipe.test_images)
     network = copy.deepcopy(trained.network)
     keep = max(1, network.group.order // share)
@@ -69,7 +70,7 @@ def result_of(arguments: argparse.Namespace, model: str, seed: int, share: int, 
         network.restrict(chosen_poses(network, way, keep, train_set, seed))
         estimate_norm_statistics(network, train_set.images.split(recipe.batch))
     fabric = Fabric(accelerator="cpu", devices=1)
-    cut = evaluate(fabric, network, test_set)
+    cut = evaluate(fabric, network, valid_set)
     fine_tune(network, recipe, train_set, arguments.epochs, seed)
     tuned = evaluate(fabric, network, test_set)
     return {
@@ -80,7 +81,7 @@ def result_of(arguments: argparse.Namespace, model: str, seed: int, share: int, 
         "kept": {name: list(layer.relative) for name, layer in group_convolutions(network).items()},
         "operations": sum(operations(network, trained.image_shape).values()),
         "parameters": sum(p.numel() for p in network.parameters()),
-        "error_cut": cut.error,
+        "error_cut_valid": cut.error,
         "error": tuned.error,
         "test_images": len(test_set),
         "recipe": recipe.name,
@@ -118,7 +119,7 @@ def draw(results: list[dict[str, Any]], picture: Path) -> None:
 def table(results: list[dict[str, Any]]) -> str:
     """Means and single seeds as a table for a document."""
     lines = [
-        "| network | kept | chosen | multiply-adds | error %, cut | error %, fine-tuned |",
+        "| network | kept | chosen | multiply-adds | error % when cut (validation) | error %, fine-tuned |",
         "|---|---|---|---|---|---|",
     ]
     for title, model in NETWORKS.items():
@@ -126,7 +127,7 @@ def table(results: list[dict[str, Any]]) -> str:
             for way, label in WAYS.items():
                 mine = [r for r in results if (r["model"], r["share"], r["way"]) == (model, share, way)]
                 if mine:
-                    cut, tuned = ([r[key] for r in mine] for key in ("error_cut", "error"))
+                    cut, tuned = ([r[key] for r in mine] for key in ("error_cut_valid", "error"))
                     seeds = ", ".join(f"{e:.2f}" for e in tuned)
                     kept = "all" if share == 1 else f"1/{share}"
                     lines.append(

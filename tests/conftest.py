@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 torch.set_num_threads(1)  # the suite runs in two processes
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # shells start background jobs so, and their children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
