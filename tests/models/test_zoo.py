@@ -195,3 +195,18 @@ def test_every_published_network_builds_in_under_a_second() -> None:
         start = time.process_time()
         ca.create_model(name)
         assert time.process_time() - start < 1, name
+
+
+@pytest.mark.parametrize("form", ["output", "slice", "output,position=relu"])
+def test_the_diagonal_of_new_attention_matrices_is_an_option_and_changes_nothing_else(form: str) -> None:
+    torch.manual_seed(3)
+    usual = ca.create_model(f"a_p4cnn:attention={form}")
+    torch.manual_seed(3)
+    flat = ca.create_model(f"a_p4cnn:attention={form},diagonal=0")
+    layers = [m for m in flat.modules() if isinstance(m, ca.nn.CoAttention)]
+    assert len(layers) == 7
+    for layer in layers:
+        assert not layer.matrix().diagonal(dim1=1, dim2=2).any()
+        layer.weight.data[:, 0] = 1
+    for key, tensor in usual.state_dict().items():
+        assert torch.equal(flat.state_dict()[key], tensor), key

@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 import coattend as ca
 from coattend.train import collect, write_ledger
+from coattend.train.cost import gpu_hours
 from coattend.train.ledger import ledger_text
 
 
@@ -57,6 +60,30 @@ def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path: Path) ->
     assert "+0.50 (one seed)" in rows["a_p4cnn"]
     assert "--seeds 0,1,2,3" in rows["p4cnn"]
     assert "What it means." in text
+
+
+def test_a_recipe_that_changes_attention_alone_is_measured_against_the_usual_counterpart(tmp_path: Path) -> None:
+    for model, recipe in (
+        ("p4cnn", "house+epochs=5"),
+        ("p4cnn", "house"),
+        ("a_p4cnn:diagonal=0", "house+attention_lr=4+epochs=5"),
+    ):
+        error = 3.0 if recipe == "house" else 2.5 if model == "p4cnn" else 2.0
+        (tmp_path / f"{recipe}-{model}.json").write_text(json.dumps(result(model, recipe, 0, error, error)))
+    (row,) = (line for line in ledger_text(tmp_path).splitlines() if line.startswith("| a_p4cnn:diagonal=0"))
+    assert "| -0.50 (one seed) |" in row
+
+
+def test_gpu_hours_are_what_the_convolutions_need() -> None:
+    # By hand, multiply-adds per image of p4-CNN, layer by layer; 12,000 images, 100 epochs, 6 operations each.
+    planes = 40
+    per_image = (
+        9 * planes * 26**2
+        + 9 * planes * planes * (24**2 + 10**2 + 8**2 + 6**2 + 4**2)
+        + 16 * planes * 10  # the projection
+    )
+    assert gpu_hours("p4cnn") == pytest.approx(per_image * 12_000 * 100 * 6 / 5e12 / 3600, rel=1e-12)
+    assert gpu_hours("p4_allcnn") > 100 * gpu_hours("p4cnn")
 
 
 def test_the_committed_ledger_is_what_its_results_say() -> None:

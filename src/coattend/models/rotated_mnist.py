@@ -23,7 +23,8 @@ class RotatedMnistNet(EquivariantNetwork):
     """Six 3x3 layers with one 2x2 max-pooling, then a 4x4 layer that leaves one position of a 28x28 image.
 
     ``head``: "decycle" projects onto the plane (the counts of [RH20] Table 1); "max", "mean" and "sum" convolve on the
-    group and pool over it ([CW16]'s p4-CNN and DRENMaxPool take the maximum).
+    group and pool over it ([CW16]'s p4-CNN and DRENMaxPool take the maximum). ``diagonal``: of the attention matrices
+    at the start of training.
     Differs from the paper: nothing known; it gives p4-CNN's count with the decycle head and its error with the max
     head.
     """
@@ -37,6 +38,7 @@ class RotatedMnistNet(EquivariantNetwork):
         attention: Attention | None = None,
         structure: Structure = "group",
         position: Position = "conv",
+        diagonal: float = 1.0,
         head: Head = "decycle",
         dropout: float = 0.0,
         norm_eps: float = 2e-5,
@@ -44,7 +46,9 @@ class RotatedMnistNet(EquivariantNetwork):
     ) -> None:
         if head not in get_args(Head):
             raise ValueError(f"head must be one of {', '.join(get_args(Head))}, got {head!r}.")
-        style = Style(group, attention, structure, position, norm_eps=norm_eps, norm_momentum=norm_momentum)
+        style = Style(
+            group, attention, structure, position, norm_eps=norm_eps, norm_momentum=norm_momentum, diagonal=diagonal
+        )
 
         def hidden(drop: float) -> nn.Sequential:
             return style.activated(style.conv(width, width, 3), drop)

@@ -38,6 +38,7 @@ class Style:
     - downsample: strided convolutions as published, or stride 1 and 2x2 max-pooling between attention and norm
     - init: standard deviation of the weights, 1 / sqrt(fan_in), sqrt(2 / fan_in) or a number; attention vectors are
       drawn like the weights of their layer
+    - diagonal: of the attention matrices at the start of training; the paper's is 1
     """
 
     group: FiniteGroup | str
@@ -49,6 +50,7 @@ class Style:
     norm: bool = True
     norm_eps: float = 2e-5
     norm_momentum: float = 0.1
+    diagonal: float = 1.0
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -90,7 +92,7 @@ class Style:
         std = self.std(layer)
         layer.reset_parameters(std)
         if layer.attention is not None:
-            layer.attention.reset_parameters(std)
+            layer.attention.reset_parameters(std, self.diagonal)
         return layer
 
     def activation(self, channels: int, attention_std: float, dropout: float = 0.0) -> nn.Sequential:
@@ -146,7 +148,7 @@ class Style:
         conv.reset_parameters(std)
         parts: OrderedDict[str, nn.Module] = OrderedDict(conv=conv)
         if isinstance(conv, SliceCoAttentiveConv2d):
-            conv.attention.reset_parameters(std)
+            conv.attention.reset_parameters(std, self.diagonal)
         elif attend and self.attention is not None and self.position == "conv":
             parts["attention"] = self._attention(out_channels, std)
         if pools:
@@ -154,7 +156,7 @@ class Style:
         return nn.Sequential(parts)
 
     def _attention(self, channels: int, std: float) -> CoAttention:
-        return CoAttention(channels, self.group, self.structure, init_std=std)
+        return CoAttention(channels, self.group, self.structure, init_std=std, init_diagonal=self.diagonal)
 
     def std(self, conv: Tensor | nn.Module) -> float:
         """The standard deviation that a convolution's weights, and its attention vectors, are drawn with."""

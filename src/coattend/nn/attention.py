@@ -27,7 +27,7 @@ class CoAttention(nn.Module):
     - ``structure="full"``: a free matrix, the paper's A^F, which is not equivariant
 
     [RH20] Eqs. 6-11. Initialised as in section 4: drawn from N(0, init_std^2) like the rest of the layer, then the
-    diagonal is set to 1.
+    diagonal is set to init_diagonal, 1.
     Shapes: (batch, channels, group, height, width) in and out; weight (channels, group), "full": with one axis more.
     Differs from the paper: Eq. 11 does not commute with the mirrors of dihedral groups, so "group" is the default;
     Eq. 9 read to the letter is anti-circulant, meant is the circulant.
@@ -39,7 +39,12 @@ class CoAttention(nn.Module):
     index: Tensor | None
 
     def __init__(
-        self, channels: int, group: FiniteGroup | str, structure: Structure = "group", init_std: float = 0.05
+        self,
+        channels: int,
+        group: FiniteGroup | str,
+        structure: Structure = "group",
+        init_std: float = 0.05,
+        init_diagonal: float = 1.0,
     ) -> None:
         super().__init__()
         self.channels = check_integer("CoAttention", "channels", channels, 1)
@@ -47,20 +52,26 @@ class CoAttention(nn.Module):
         self.group = get_group(group)
         self.structure = structure
         self.init_std = init_std
+        self.init_diagonal = init_diagonal
         n = self.group.order
         self.weight = nn.Parameter(torch.empty(channels, n, n) if structure == "full" else torch.empty(channels, n))
         index = {"group": attention_index, "paper": paper_index, "full": lambda group: None}[structure](self.group)
         self.register_buffer("index", index, persistent=False)
         self.reset_parameters()
 
-    def reset_parameters(self, std: float | None = None) -> None:
-        """Draw from N(0, std^2), by default init_std, and set the diagonal of the matrix to 1."""
+    def reset_parameters(self, std: float | None = None, diagonal: float | None = None) -> None:
+        """Draw from N(0, std^2), by default init_std, and set the diagonal of the matrix, by default to init_diagonal.
+
+        With a diagonal of 0 the mask of a new layer is almost 1 for all poses; the larger it is, the more the strongest
+        pose stands out.
+        """
+        diagonal = self.init_diagonal if diagonal is None else diagonal
         nn.init.normal_(self.weight, std=self.init_std if std is None else std)
         with torch.no_grad():
             if self.structure == "full":
-                self.weight.diagonal(dim1=-2, dim2=-1).fill_(1)
+                self.weight.diagonal(dim1=-2, dim2=-1).fill_(diagonal)
             else:
-                self.weight[:, 0] = 1
+                self.weight[:, 0] = diagonal
 
     @property
     def is_equivariant(self) -> bool:

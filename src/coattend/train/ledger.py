@@ -11,6 +11,7 @@ from typing import Any
 from coattend.models import list_models, model_entry
 from coattend.models.files import write_atomically
 from coattend.train.comparison import over_seeds
+from coattend.train.cost import gpu_hours
 from coattend.train.outcome import headline
 from coattend.train.recipes import PAPER
 
@@ -21,8 +22,11 @@ percent. "last" is the error after the last epoch, "valid" that of the epoch cho
 that of the best epoch on the test images themselves: optimistic, and shown only because others report it. The figures
 in parentheses are the authors' own runs of other people's networks. Differences are paired over seeds, with a 95%
 interval. Each command needs `coattend data fetch rotated-mnist` (or `cifar10`) once; it resumes what was stopped, and
-`coattend reproduce` without a row writes this page anew from finished runs.
+`coattend reproduce` without a row writes this page anew from finished runs. GPU hours are estimates: the
+multiply-adds of all convolutions of the whole training, forward and backward, at a sustained 5e12 operations a
+second, and nothing else.
 """
+ABOUT_ATTENTION = ("attention=", "structure=", "position=", "diagonal=", "attention_lr=", "decay_attention=")
 
 
 def collect(runs: Path, ledger: Path) -> list[Path]:
@@ -71,7 +75,7 @@ def _paper_table(results: list[dict[str, Any]]) -> str:
         else:
             lines.append(
                 f"| {entry.title} | {entry.error:g}{own} | not run: `coattend reproduce {name}`, "
-                f"{PAPER[name].epochs} epochs | | | | | | |"
+                f"{PAPER[name].epochs} epochs, {_estimate(gpu_hours(name))} | | | | | | |"
             )
     return "\n".join(lines) + "\n"
 
@@ -93,7 +97,8 @@ def _other_tables(results: list[dict[str, Any]]) -> list[str]:
         for model in sorted({r["model"] for r in mine}, key=lambda model: (counterpart(model), model)):
             runs = [r for r in mine if r["model"] == model]
             valid, last = (_spread([r["error"][key] for r in runs]) for key in ("valid", "last"))
-            against = _against(runs, [r for r in mine if r["model"] == counterpart(model)])
+            rival = (counterpart(model), counterpart_recipe(recipe), data, provenance)
+            against = _against(runs, [r for r in results if _key(r) == rival])
             seeds = ",".join(str(seed) for seed in sorted(r["seed"] for r in runs))
             seconds = statistics.median(r["seconds_per_epoch"] for r in runs)
             command = f"`coattend compare {model} --recipe {base} --data {data} --seeds {seeds}{sets}`"
@@ -112,9 +117,21 @@ def counterpart(model: str) -> str:
     'p4cnn:head=max'
     """
     name, _, options = model.partition(":")
-    about_attention = ("attention=", "structure=", "position=")
-    kept = ",".join(option for option in options.split(",") if option and not option.startswith(about_attention))
+    kept = ",".join(option for option in options.split(",") if option and not option.startswith(ABOUT_ATTENTION))
     return name.removeprefix("a_") + (f":{kept}" if kept else "")
+
+
+def counterpart_recipe(recipe: str) -> str:
+    """The recipe without what concerns attention alone, to which a network without attention is indifferent.
+
+    >>> counterpart_recipe("house+attention_lr=4+epochs=10")
+    'house+epochs=10'
+    """
+    return "+".join(part for part in recipe.split("+") if not part.startswith(ABOUT_ATTENTION))
+
+
+def _key(result: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(result[key] for key in ("model", "recipe", "data", "provenance"))
 
 
 def _against(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
@@ -127,6 +144,10 @@ def _against(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
         return f"{deltas[0]:+.2f} (one seed)"
     found = over_seeds(deltas)
     return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}] {found.verdict}"
+
+
+def _estimate(hours: float) -> str:
+    return f"about {hours:.2g} GPU hours" if hours >= 0.1 else "minutes on a GPU"
 
 
 def _spread(values: list[float | None]) -> str:

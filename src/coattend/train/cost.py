@@ -1,0 +1,28 @@
+"""What a row of Table 1 would cost on a graphics card: an estimate, for rows that were not run."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from coattend.cooccurrence import operations
+from coattend.data.catalog import ENTRIES
+from coattend.models import create_model
+from coattend.train.recipes import get_recipe
+
+SUSTAINED = 5e12  # floating-point operations a second; a quarter of what large cards promise in float32
+OPERATIONS_PER_PRODUCT = 2 * 3  # a product and a sum; forward, and backward to the input and to the weights
+
+
+@lru_cache
+def gpu_hours(model: str) -> float:
+    """Hours for the convolutions of one training by the paper's recipe; all else is taken to be free.
+
+    >>> round(gpu_hours("p4cnn"), 2)
+    0.01
+    """
+    recipe = get_recipe("paper", model)
+    data = ENTRIES[recipe.data]
+    train, valid, _ = data.sizes
+    images = train + valid if recipe.train_on == "train+valid" else train
+    products = sum(operations(create_model(model), data.image_shape).values()) * images * recipe.epochs
+    return products * OPERATIONS_PER_PRODUCT / SUSTAINED / 3600
