@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -14,6 +14,7 @@ from torch import nn
 from coattend.bench import networks
 from coattend.bench.measure import (
     Measurement,
+    Step,
     compared,
     inference,
     interleaved,
@@ -50,8 +51,9 @@ class Setting:
 def measured_lines(setting: Setting) -> Iterator[Measurement]:
     """Every line, as soon as it is measured; lines for which e2cnn is needed and missing are left out."""
     with_e2cnn = find_spec("e2cnn") is not None
-    yield from _training(setting, with_e2cnn)
-    yield from _inference(setting)
+    images, labels = networks.batch(setting.batch, setting.size)
+    yield from _timed("training step", lambda net: training_step(net, images, labels), setting.rounds, with_e2cnn)
+    yield from _timed("inference", lambda net: inference(net, images), setting.rounds, with_e2cnn=False)
     yield from _memory(setting)
     if with_e2cnn:
         yield _building(min(setting.rounds, 7))
@@ -59,39 +61,22 @@ def measured_lines(setting: Setting) -> Iterator[Measurement]:
         yield from _compiled(setting)
 
 
-def _training(setting: Setting, with_e2cnn: bool) -> Iterator[Measurement]:
+def _timed(kind: str, step: Callable[[nn.Module], Step], rounds: int, with_e2cnn: bool) -> Iterator[Measurement]:
     """Contestants meet in small groups: every further one empties the caches and the allocator of those before it."""
-    images, labels = networks.batch(setting.batch, setting.size)
 
     def seconds(contestants: Mapping[str, nn.Module]) -> dict[str, list[float]]:
-        steps = {name: training_step(net, images, labels) for name, net in contestants.items()}
-        return interleaved(steps, setting.rounds)
+        return interleaved({name: step(net) for name, net in contestants.items()}, rounds)
 
     times = seconds({"plain": networks.plain(), "p4": networks.model("p4cnn")})
-    yield _line("training step", "p4-CNN / plain conv2d network", times, "p4", "plain")
+    yield _line(kind, "p4-CNN / plain conv2d network", times, "p4", "plain")
     times = seconds(_attentive())
-    yield _line("training step", "a-p4-CNN (output) / p4-CNN", times, "output", "p4")
-    yield _line("training step", "a-p4-CNN (literal formula) / p4-CNN", times, "literal", "p4")
-    times = seconds(_sliced())
-    yield _line("training step", "a-DREN (slice) / DREN", times, "slice", "dren")
+    yield _line(kind, "a-p4-CNN (output) / p4-CNN", times, "output", "p4")
+    yield _line(kind, "a-p4-CNN (literal formula) / p4-CNN", times, "literal", "p4")
+    times = seconds({"dren": networks.model("dren"), "slice": networks.model("a_dren")})
+    yield _line(kind, "a-DREN (slice) / DREN", times, "slice", "dren")
     if with_e2cnn:
         times = seconds({"p4": networks.model("p4cnn"), "e2cnn": e2cnn_p4cnn()})
-        yield _line("training step", "p4-CNN / e2cnn's p4-CNN", times, "p4", "e2cnn")
-
-
-def _inference(setting: Setting) -> Iterator[Measurement]:
-    images, _ = networks.batch(setting.batch, setting.size)
-
-    def seconds(contestants: Mapping[str, nn.Module]) -> dict[str, list[float]]:
-        return interleaved({name: inference(net, images) for name, net in contestants.items()}, setting.rounds)
-
-    times = seconds({"plain": networks.plain(), "p4": networks.model("p4cnn")})
-    yield _line("inference", "p4-CNN / plain conv2d network", times, "p4", "plain")
-    times = seconds(_attentive())
-    yield _line("inference", "a-p4-CNN (output) / p4-CNN", times, "output", "p4")
-    yield _line("inference", "a-p4-CNN (literal formula) / p4-CNN", times, "literal", "p4")
-    times = seconds(_sliced())
-    yield _line("inference", "a-DREN (slice) / DREN", times, "slice", "dren")
+        yield _line(kind, "p4-CNN / e2cnn's p4-CNN", times, "p4", "e2cnn")
 
 
 def _attentive() -> dict[str, nn.Module]:
@@ -100,10 +85,6 @@ def _attentive() -> dict[str, nn.Module]:
         "output": networks.model(ATTENTIVE),
         "literal": networks.literal(ATTENTIVE),
     }
-
-
-def _sliced() -> dict[str, nn.Module]:
-    return {"dren": networks.model("dren"), "slice": networks.model("a_dren")}
 
 
 def _memory(setting: Setting) -> Iterator[Measurement]:
