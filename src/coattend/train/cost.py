@@ -17,8 +17,8 @@ OPERATIONS_PER_PRODUCT = 2 * 3  # a product and a sum; forward, and backward to 
 def gpu_hours(model: str) -> float:
     """Hours for the convolutions of one training by the paper's recipe; all else is taken to be free.
 
-    >>> round(gpu_hours("p4cnn"), 2)
-    0.01
+    >>> round(gpu_hours("p4_allcnn"), 1)
+    6.5
     """
     recipe = get_recipe("paper", model)
     data = ENTRIES[recipe.data]
