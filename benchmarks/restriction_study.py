@@ -33,6 +33,7 @@ from coattend.restrict.fine_tuning import fine_tune
 from coattend.restrict.program import examples
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.batches import Examples
+from coattend.train.comparison import over_seeds
 from coattend.train.evaluation import evaluate
 
 NETWORKS = {"a-p4-CNN": "a_p4cnn", "a-p4-CNN over C8": "a_p4cnn:group=C8,width=5,attention=output"}
@@ -92,6 +93,7 @@ def result_of(arguments: argparse.Namespace, model: str, seed: int, share: int, 
 
 def draw(results: list[dict[str, Any]], picture: Path) -> None:
     """Error by operations, one panel per network, a line per way, seeds as dots."""
+    highest = max(r["error"] for r in results)
     with drawing(7.2, 3.1) as figure:
         for place, (title, model) in enumerate(NETWORKS.items()):
             axes = figure.add_subplot(1, len(NETWORKS), place + 1)
@@ -108,7 +110,7 @@ def draw(results: list[dict[str, Any]], picture: Path) -> None:
             axes.set_title(title)
             axes.set_xlabel("million multiply-adds per image")
             axes.set_xlim(left=0)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.05 * highest)
             if place == 0:
                 axes.set_ylabel("test error, %")
                 axes.legend(title="poses kept", fontsize=8)
@@ -117,24 +119,40 @@ def draw(results: list[dict[str, Any]], picture: Path) -> None:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Means and single seeds as a table for a document."""
+    """Means and single seeds as a table for a document; differences to poses kept at random are paired over seeds."""
     lines = [
-        "| network | kept | chosen | multiply-adds | error % when cut (validation) | error %, fine-tuned |",
-        "|---|---|---|---|---|---|",
+        "| network | kept | chosen | multiply-adds | error % when cut (validation) | error %, fine-tuned | "
+        "against random |",
+        "|---|---|---|---|---|---|---|",
     ]
     for title, model in NETWORKS.items():
         for share in SHARES:
-            for way, label in WAYS.items():
-                mine = [r for r in results if (r["model"], r["share"], r["way"]) == (model, share, way)]
+            by_way = {
+                way: sorted(
+                    (r for r in results if (r["model"], r["share"], r["way"]) == (model, share, way)),
+                    key=lambda r: int(r["seed"]),
+                )
+                for way in WAYS
+            }
+            for way, mine in by_way.items():
                 if mine:
                     cut, tuned = ([r[key] for r in mine] for key in ("error_cut_valid", "error"))
                     seeds = ", ".join(f"{e:.2f}" for e in tuned)
-                    kept = "all" if share == 1 else f"1/{share}"
+                    kept, label = ("all", "") if share == 1 else (f"1/{share}", WAYS[way])
                     lines.append(
-                        f"| {title} | {kept} | {'' if share == 1 else label} | {mine[0]['operations']:,} | "
-                        f"{statistics.mean(cut):.2f} | {statistics.mean(tuned):.2f} ({seeds}) |"
+                        f"| {title} | {kept} | {label} | {mine[0]['operations']:,} | {statistics.mean(cut):.2f} | "
+                        f"{statistics.mean(tuned):.2f} ({seeds}) | {_against(mine, by_way['random'])} |"
                     )
     return "\n".join(lines)
+
+
+def _against(mine: list[dict[str, Any]], random: list[dict[str, Any]]) -> str:
+    theirs = {r["seed"]: r["error"] for r in random}
+    deltas = [r["error"] - theirs[r["seed"]] for r in mine if r["seed"] in theirs]
+    if mine == random or len(deltas) < 2:
+        return ""
+    found = over_seeds(deltas)
+    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}] {found.verdict}"
 
 
 def main() -> None:

@@ -1,0 +1,28 @@
+"""The study in the documents is what its results say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.restriction_study import NETWORKS, SHARES, WAYS, table
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_table_in_the_document_is_that_of_the_results() -> None:
+    results = json.loads((DOCS / "restriction_study.json").read_text())
+    assert table(results) in (DOCS / "restriction.md").read_text()
+    cases = {(model, share, way) for model in NETWORKS.values() for share in SHARES[1:] for way in WAYS}
+    for seed in (0, 1, 2):
+        assert cases <= {(r["model"], r["share"], r["way"]) for r in results if r["seed"] == seed}
+
+
+def test_differences_are_paired_over_seeds() -> None:
+    errors = {"logits": (3.0, 3.5, 4.0), "random": (3.6, 4.0, 4.4), "weights": (5.0, 5.0, 5.0)}
+    common = {"model": "a_p4cnn", "share": 2, "operations": 7, "error_cut_valid": 50.0}
+    results = [{**common, "seed": seed, "way": way, "error": errors[way][seed]} for way in errors for seed in (2, 0, 1)]
+    rows = {line.split("|")[3].strip(): line for line in table(results).splitlines()}
+    # By hand: differences -0.6, -0.5, -0.4, deviation 0.1, Student's t with 2 degrees 4.303.
+    assert "3.50 (3.00, 3.50, 4.00) | -0.50 [-0.75, -0.25] better" in rows["by the logits"]
+    assert rows["at random"].endswith("4.00 (3.60, 4.00, 4.40) |  |")
