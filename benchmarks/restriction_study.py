@@ -151,8 +151,7 @@ def _against(mine: list[dict[str, Any]], random: list[dict[str, Any]]) -> str:
     deltas = [r["error"] - theirs[r["seed"]] for r in mine if r["seed"] in theirs]
     if mine == random or len(deltas) < 2:
         return ""
-    found = over_seeds(deltas)
-    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}] {found.verdict}"
+    return str(over_seeds(deltas))
 
 
 def main() -> None:

@@ -60,10 +60,7 @@ def table(results: list[dict[str, Any]]) -> str:
             mean = statistics.fmean(statistics.fmean(curve) for curve in mine.values())
             worst = max(statistics.fmean(errors) for errors in zip(*mine.values(), strict=True))
             deltas = [statistics.fmean(mine[s]) - statistics.fmean(base[s]) for s in sorted({*mine} & {*base})]
-            against = ""
-            if model != pair[0] and len(deltas) > 1:
-                found = over_seeds(deltas)
-                against = f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}] {found.verdict}"
+            against = str(over_seeds(deltas)) if model != pair[0] and len(deltas) > 1 else ""
             lines.append(f"| {model} | {upright:.2f} | {mean:.2f} | {worst:.2f} | {against} |")
     return "\n".join(lines)
 

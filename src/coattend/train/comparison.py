@@ -37,6 +37,9 @@ class Difference:
         """In one word."""
         return "better" if self.high < 0 else "worse" if self.low > 0 else "undecided"
 
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}] {self.verdict}"
+
 
 @dataclass(frozen=True)
 class Row:

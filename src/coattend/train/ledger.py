@@ -142,8 +142,7 @@ def _against(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
         return ""
     if len(deltas) == 1:
         return f"{deltas[0]:+.2f} (one seed)"
-    found = over_seeds(deltas)
-    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}] {found.verdict}"
+    return str(over_seeds(deltas))
 
 
 def _estimate(hours: float) -> str:
