@@ -124,7 +124,7 @@ def difference(base: Sequence[RunFolder], other: Sequence[RunFolder]) -> Differe
     deltas = [headline(b)[1] - headline(a)[1] for a, b in pairs]
     if len(deltas) > 1:
         return over_seeds(deltas)
-    return over_images(*(_wrong(folder) for folder in (base[0], other[0])))
+    return over_images(wrong_images(base[0]), wrong_images(other[0]))
 
 
 def over_seeds(deltas: Sequence[float]) -> Difference:
@@ -151,6 +151,7 @@ def _result(folder: RunFolder) -> dict[str, Any]:
     return result
 
 
-def _wrong(folder: RunFolder) -> np.ndarray:
+def wrong_images(folder: RunFolder) -> np.ndarray:
+    """Which test images a finished run's network reads wrongly, at the epoch of its headline."""
     with np.load(folder.path / "predictions.npz") as arrays:
         return np.asarray(arrays[headline(_result(folder))[0]] != arrays["labels"])

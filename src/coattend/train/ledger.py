@@ -8,12 +8,15 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coattend.models import list_models, model_entry
 from coattend.models.files import write_atomically
-from coattend.train.comparison import over_seeds
+from coattend.train.comparison import over_images, over_seeds, wrong_images
 from coattend.train.cost import gpu_hours
 from coattend.train.outcome import headline
 from coattend.train.recipes import PAPER
+from coattend.train.run_folder import RunFolder
 
 HEADER = """# Results
 
@@ -21,22 +24,26 @@ Written by `coattend reproduce` from the JSON files in `docs/results/`; not by h
 percent. "last" is the error after the last epoch, "valid" that of the epoch chosen on the validation images, "test"
 that of the best epoch on the test images themselves: optimistic, and shown only because others report it. The figures
 in parentheses are the authors' own runs of other people's networks. Differences are paired over seeds, with a 95%
-interval. Each command needs `coattend data fetch rotated-mnist` (or `cifar10`) once; it resumes what was stopped, and
-`coattend reproduce` without a row writes this page anew from finished runs. GPU hours are estimates: the
-multiply-adds of all convolutions of the whole training, forward and backward, at a sustained 5e12 operations a
-second, and nothing else.
+interval; with a single seed, over the test images, which says nothing of what another seed would give. Each command
+needs `coattend data fetch rotated-mnist` (or `cifar10`) once; it resumes what was stopped, and `coattend reproduce`
+without a row writes this page anew from finished runs. GPU hours are estimates: the multiply-adds of all convolutions
+of the whole training, forward and backward, at a sustained 5e12 operations a second, and nothing else.
 """
 ABOUT_ATTENTION = ("attention=", "structure=", "position=", "diagonal=", "attention_lr=", "decay_attention=")
 
 
 def collect(runs: Path, ledger: Path) -> list[Path]:
-    """Copy the result of every finished run below ``runs`` into ``ledger/results``; returns what was written."""
+    """Put the result of every finished run below ``runs`` into ``ledger/results``, with the numbers of the test images
+    that were read wrongly, so that two runs can be compared image by image; returns what was written.
+    """
     written = []
     (ledger / "results").mkdir(parents=True, exist_ok=True)
     for path in sorted(runs.rglob("result.json")):
         relative = path.parent.relative_to(runs)
         target = ledger / "results" / (re.sub(r"[^\w.,=+-]+", "_", "-".join(relative.parts)) + ".json")
-        write_atomically(target, path.read_bytes())
+        wrong = wrong_images(RunFolder(path.parent))
+        mistakes = {"tested": len(wrong), "wrong": " ".join(str(image) for image in wrong.nonzero()[0])}
+        write_atomically(target, (json.dumps(json.loads(path.read_text()) | mistakes, indent=1) + "\n").encode())
         written.append(target)
     return written
 
@@ -60,23 +67,26 @@ def _paper_table(results: list[dict[str, Any]]) -> str:
     lines = [
         "## Table 1 by the paper's recipes",
         "",
-        "| network | published | last | valid | test (optimistic) | seeds | parameters | hours | data |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| network | published | last | valid | test (optimistic) | against its counterpart | seeds | parameters "
+        "| hours | data | command |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in list_models():
         entry = model_entry(name)
         own = "" if entry.own_error is None else f" ({entry.own_error:g})"
-        mine = [r for r in results if r["model"] == name and r["recipe"] == "paper"]
+        mine = [r for r in results if (r["model"], r["recipe"]) == (name, "paper")]
         if mine:
             figures = [_spread([r["error"][key] for r in mine]) for key in ("last", "valid", "test_optimistic")]
+            base = [r for r in results if (r["model"], r["recipe"]) == (counterpart(name), "paper")]
             hours = sum(r["seconds"] for r in mine) / 3600 / len(mine)
-            rest = f"{len(mine)} | {mine[0]['parameters']:,} | {hours:.1f} | {mine[0]['provenance']}"
-            lines.append(f"| {entry.title} | {entry.error:g}{own} | {' | '.join(figures)} | {rest} |")
+            rest = [str(len(mine)), f"{mine[0]['parameters']:,}", f"{hours:.1f}", mine[0]["provenance"]]
+            cells = [*figures, _against(mine, base), *rest]
         else:
-            lines.append(
-                f"| {entry.title} | {entry.error:g}{own} | not run: `coattend reproduce {name}`, "
-                f"{PAPER[name].epochs} epochs, {_estimate(gpu_hours(name))} | | | | | | |"
-            )
+            todo = f"{PAPER[name].epochs} epochs, {_estimate(gpu_hours(name))}"
+            cells = ["not run", "", "", "", "", "", todo, ""]
+        seeds = f" --seeds {_seeds(mine)}" if len(mine) > 1 else ""
+        cells = [entry.title, f"{entry.error:g}{own}", *cells, f"`coattend reproduce {name}{seeds}`"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -99,9 +109,8 @@ def _other_tables(results: list[dict[str, Any]]) -> list[str]:
             valid, last = (_spread([r["error"][key] for r in runs]) for key in ("valid", "last"))
             rival = (counterpart(model), counterpart_recipe(recipe), data, provenance)
             against = _against(runs, [r for r in results if _key(r) == rival])
-            seeds = ",".join(str(seed) for seed in sorted(r["seed"] for r in runs))
             seconds = statistics.median(r["seconds_per_epoch"] for r in runs)
-            command = f"`coattend compare {model} --recipe {base} --data {data} --seeds {seeds}{sets}`"
+            command = f"`coattend compare {model} --recipe {base} --data {data} --seeds {_seeds(runs)}{sets}`"
             lines.append(
                 f"| {model} | {valid} | {against} | {last} | {len(runs)} | {runs[0]['parameters']:,} | {seconds:.0f} "
                 f"| {command} |"
@@ -135,14 +144,26 @@ def _key(result: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _against(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
-    """The difference in percentage points, paired over the seeds that both were trained with."""
-    theirs = {r["seed"]: headline(r)[1] for r in base}
-    deltas = [headline(r)[1] - theirs[r["seed"]] for r in runs if r["seed"] in theirs and r not in base]
-    if not deltas:
+    """The difference in percentage points, paired over the seeds that both were trained with, or, with one, over the
+    test images.
+    """
+    theirs = {r["seed"]: r for r in base}
+    pairs = [(theirs[r["seed"]], r) for r in runs if r["seed"] in theirs and r not in base]
+    if not pairs:
         return ""
-    if len(deltas) == 1:
-        return f"{deltas[0]:+.2f} (one seed)"
-    return str(over_seeds(deltas))
+    if len(pairs) == 1:
+        return f"{over_images(*map(_wrong, pairs[0]))}, over images"
+    return str(over_seeds([headline(mine)[1] - headline(other)[1] for other, mine in pairs]))
+
+
+def _wrong(result: dict[str, Any]) -> np.ndarray:
+    wrong = np.zeros(result["tested"], dtype=bool)
+    wrong[[int(image) for image in result["wrong"].split()]] = True
+    return wrong
+
+
+def _seeds(runs: list[dict[str, Any]]) -> str:
+    return ",".join(str(seed) for seed in sorted(r["seed"] for r in runs))
 
 
 def _estimate(hours: float) -> str:
