@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from coattend.data import make_augmentation
 from coattend.data.augmentation import turned_batch
 
-ALL = ["quarter-turns", "flips", "rotate", "rotate=30", "shift=2", "crop=4", "zoom-crop=0.875"]
+ALL = ["quarter-turns", "flips", "rotate", "rotate=30", "shift=2", "crop=4", "zoom-crop=0.875", "elastic=1.5"]
 
 
 def generator(seed: int = 0) -> Generator:
@@ -136,6 +136,23 @@ def test_zoom_crops_enlarge_four_of_five_images_and_leave_the_others_exactly() -
     assert growth.min() > 0.99
     assert growth.max() < 1 / 0.875**2 + 0.01
     assert growth.max() > 1.25
+
+
+def test_elastic_bending_moves_every_pixel_along_a_smooth_field() -> None:
+    """On an image whose value is its column, or its row, the change of a pixel is how far it was moved."""
+    side, inside = 25, slice(4, -4)
+    places = torch.arange(side, dtype=torch.float64)
+    x = torch.stack([places.expand(side, side), places[:, None].expand(side, side)]).expand(300, 2, side, side)
+    moved = (make_augmentation(["elastic=1.5"])(x, generator()) - x)[..., inside, inside]
+    every = 24 // 3  # the points lie at 0, 8, 16 and 24
+    at_points = moved[..., 4::every, 4::every]
+    assert at_points.abs().max() < 1.5
+    assert at_points.abs().max() > 1.45
+    assert at_points.mean().abs() < 0.1
+    assert moved.abs().max() < 1.5 * 1.9  # between them a cubic may go beyond
+    neighbours = moved.diff(dim=-1).abs().max()
+    assert neighbours < 1.5 * 2 * 1.9 / every * 2  # no jumps: white noise of this size would jump by 3
+    assert make_augmentation(["elastic=0.0001"])(x, generator()).sub(x).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from coattend.data.catalog import unknown
 Augmentation = Callable[[Tensor, Generator], Tensor]
 
 ZOOM_PROBABILITY = 0.8
+ELASTIC_POINTS = 4
 
 
 def make_augmentation(steps: Sequence[str]) -> Augmentation:
@@ -23,6 +24,7 @@ def make_augmentation(steps: Sequence[str]) -> Augmentation:
     by a uniform angle, ``rotate=30`` by at most 30 degrees each way; the border is continued. ``shift=2`` moves by at
     most 2 pixels along each axis, in fractions, with mirrored borders; ``crop=4`` by whole pixels, with 4 zeros
     around. ``zoom-crop=0.875`` takes a square of 0.875 to 1 of the image in 4 of 5 cases and scales it back.
+    ``elastic=1.5`` bends the image smoothly: 4 x 4 points spread over it move by at most 1.5 pixels along each axis.
 
     >>> augment = make_augmentation(["quarter-turns", "shift=2"])
     >>> augment(torch.zeros(8, 3, 32, 32), torch.Generator().manual_seed(0)).shape
@@ -129,16 +131,24 @@ def _zoom_crop(x: Tensor, generator: Generator, smallest: float) -> Tensor:
     return torch.where(zoomed[:, None, None, None], _sampled(x, theta, "bilinear", "border"), x)
 
 
-def _symmetric(x: Tensor, generator: Generator) -> Tensor:
-    """A uniform number from -1 to 1 for each image."""
-    drawn = torch.rand(len(x), generator=generator, device=generator.device, dtype=torch.float32)
+def _elastic(x: Tensor, generator: Generator, pixels: float) -> Tensor:
+    height, width = x.shape[-2:]
+    points = pixels * _symmetric(x, generator, 2, ELASTIC_POINTS, ELASTIC_POINTS)
+    moved = F.interpolate(points, (height, width), mode="bicubic", align_corners=True).permute(0, 2, 3, 1)
+    still = torch.tensor([[1.0, 0, 0], [0, 1, 0]], device=x.device, dtype=x.dtype).expand(len(x), 2, 3)
+    return _sampled(x, still, "bicubic", "border", moved * 2 / moved.new_tensor([width, height]))
+
+
+def _symmetric(x: Tensor, generator: Generator, *shape: int) -> Tensor:
+    """Uniform numbers from -1 to 1, one or a tensor of them for each image."""
+    drawn = torch.rand(len(x), *shape, generator=generator, device=generator.device, dtype=torch.float32)
     return (2 * drawn - 1).to(x.device, x.dtype)
 
 
-def _sampled(x: Tensor, theta: Tensor, mode: str, padding_mode: str) -> Tensor:
+def _sampled(x: Tensor, theta: Tensor, mode: str, padding_mode: str, moved: Tensor | float = 0.0) -> Tensor:
     if not x.is_floating_point():
         raise ValueError(f"augmentation that interpolates expects floating point images, got {x.dtype}; use x.float().")
-    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False) + moved
     return F.grid_sample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=False)
 
 
@@ -148,4 +158,5 @@ MEASURED: dict[str, tuple[Callable[[Tensor, Generator, float], Tensor], float, f
     "shift": (_shift, 2, math.inf),
     "crop": (_crop, 4, math.inf),
     "zoom-crop": (_zoom_crop, 0.875, 1),
+    "elastic": (_elastic, 1.5, math.inf),
 }
