@@ -67,12 +67,13 @@ def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path: Path) ->
     errors = {"p4cnn": (2.0, 2.1, 2.2, 9.9), "a_p4cnn:attention=output": (1.5, 1.7, 1.6), "a_p4cnn": (2.5,)}
     for model, values in errors.items():
         for seed, error in enumerate(values):
-            (folder / f"{model}-{seed}.json").write_text(json.dumps(result(model, "house", seed, error, error)))
+            (folder / f"{model}-{seed}.json").write_text(json.dumps(result(model, "house", seed, error, 2 * error)))
     (folder / "reading.md").write_text("What it means.")
     text = ledger_text(folder)
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if "compare" in line}
     # By hand: differences -0.5, -0.4, -0.6, mean -0.5, deviation 0.1, Student's t with 2 degrees 4.303.
     assert "-0.50 [-0.75, -0.25] better" in rows["a_p4cnn:attention=output"]
+    assert "-1.00 [-1.50, -0.50] better" in rows["a_p4cnn:attention=output"]  # twice that after the last epoch
     assert "+0.50 [+0.10, +1.00] worse, over images" in rows["a_p4cnn"]
     assert "--seeds 0,1,2,3" in rows["p4cnn"]
     assert "What it means." in text

@@ -77,7 +77,7 @@ def _paper_table(results: list[dict[str, Any]]) -> str:
         mine = [r for r in results if (r["model"], r["recipe"]) == (name, "paper")]
         if mine:
             figures = [_spread([r["error"][key] for r in mine]) for key in ("last", "valid", "test_optimistic")]
-            base = [r for r in results if (r["model"], r["recipe"]) == (counterpart(name), "paper")]
+            base = [r for r in results if (r["model"], r["recipe"]) == (counterpart(name), "paper") and r not in mine]
             hours = sum(r["seconds"] for r in mine) / 3600 / len(mine)
             rest = [str(len(mine)), f"{mine[0]['parameters']:,}", f"{hours:.1f}", mine[0]["provenance"]]
             cells = [*figures, _against(mine, base), *rest]
@@ -91,32 +91,45 @@ def _paper_table(results: list[dict[str, Any]]) -> str:
 
 
 def _other_tables(results: list[dict[str, Any]]) -> list[str]:
-    """One table per recipe and data set other than the paper's."""
-    tables = []
-    keys = sorted({(r["recipe"], r["data"], r["provenance"]) for r in results if r["recipe"] != "paper"})
-    for recipe, data, provenance in keys:
-        mine = [r for r in results if (r["recipe"], r["data"], r["provenance"]) == (recipe, data, provenance)]
-        lines = [
-            f"## Recipe `{recipe}` on {data} ({provenance})",
-            "",
-            "| network | valid | against its counterpart | last | seeds | parameters | s / epoch | command |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        base, *settings = recipe.split("+")
+    """One table per data set and recipe other than the paper's, variations of the recipe included."""
+    tables: dict[str, list[str]] = {}
+    for kind in sorted({_kind(r) for r in results if r["recipe"] != "paper"}, key=_reading_order):
+        model, recipe, data, provenance = kind
+        runs = [r for r in results if _kind(r) == kind]
+        rival = (counterpart(model), counterpart_recipe(recipe), data, provenance)
+        base = [r for r in results if _kind(r) == rival != kind]
+        name, *settings = recipe.split("+")
         sets = "".join(f" --set {setting}" for setting in settings)
-        for model in sorted({r["model"] for r in mine}, key=lambda model: (counterpart(model), model)):
-            runs = [r for r in mine if r["model"] == model]
-            valid, last = (_spread([r["error"][key] for r in runs]) for key in ("valid", "last"))
-            rival = (counterpart(model), counterpart_recipe(recipe), data, provenance)
-            against = _against(runs, [r for r in results if _key(r) == rival])
-            seconds = statistics.median(r["seconds_per_epoch"] for r in runs)
-            command = f"`coattend compare {model} --recipe {base} --data {data} --seeds {_seeds(runs)}{sets}`"
-            lines.append(
-                f"| {model} | {valid} | {against} | {last} | {len(runs)} | {runs[0]['parameters']:,} | {seconds:.0f} "
-                f"| {command} |"
-            )
-        tables.append("\n".join(lines) + "\n")
-    return tables
+        cells = [
+            model,
+            ", ".join(settings),
+            _spread([r["error"]["valid"] for r in runs]),
+            _against(runs, base),
+            _spread([r["error"]["last"] for r in runs]),
+            _against_at_the_end(runs, base),
+            str(len(runs)),
+            f"{runs[0]['parameters']:,}",
+            f"{statistics.median(r['seconds_per_epoch'] for r in runs):.0f}",
+            f"`coattend compare {model} --recipe {name} --data {data} --seeds {_seeds(runs)}{sets}`",
+        ]
+        title = f"## Recipe `{name}` on {data} ({provenance})"
+        tables.setdefault(title, []).append(f"| {' | '.join(cells)} |")
+    header = (
+        "| network | changed | valid | against its counterpart | last | against its counterpart | seeds | parameters "
+        "| s / epoch | command |\n|---|---|---|---|---|---|---|---|---|---|"
+    )
+    return ["\n".join([title, "", header, *rows]) + "\n" for title, rows in tables.items()]
+
+
+def _kind(result: dict[str, Any]) -> tuple[str, str, str, str]:
+    """What the runs of one row have in common: all but the seed."""
+    return result["model"], result["recipe"], result["data"], result["provenance"]
+
+
+def _reading_order(kind: tuple[str, str, str, str]) -> tuple[str, ...]:
+    model, recipe, data, provenance = kind
+    name, _, settings = recipe.partition("+")
+    return name, data, provenance, settings, counterpart(model), model
 
 
 def counterpart(model: str) -> str:
@@ -139,21 +152,28 @@ def counterpart_recipe(recipe: str) -> str:
     return "+".join(part for part in recipe.split("+") if not part.startswith(ABOUT_ATTENTION))
 
 
-def _key(result: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(result[key] for key in ("model", "recipe", "data", "provenance"))
-
-
 def _against(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
     """The difference in percentage points, paired over the seeds that both were trained with, or, with one, over the
     test images.
     """
-    theirs = {r["seed"]: r for r in base}
-    pairs = [(theirs[r["seed"]], r) for r in runs if r["seed"] in theirs and r not in base]
-    if not pairs:
-        return ""
+    pairs = _paired(runs, base)
     if len(pairs) == 1:
         return f"{over_images(*map(_wrong, pairs[0]))}, over images"
-    return str(over_seeds([headline(mine)[1] - headline(other)[1] for other, mine in pairs]))
+    return _over_seeds([headline(mine)[1] - headline(other)[1] for other, mine in pairs])
+
+
+def _against_at_the_end(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
+    """The same after the last epoch, which the choice of an epoch on a few validation images adds no noise to."""
+    return _over_seeds([mine["error"]["last"] - other["error"]["last"] for other, mine in _paired(runs, base)])
+
+
+def _paired(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    theirs = {r["seed"]: r for r in base}
+    return [(theirs[r["seed"]], r) for r in runs if r["seed"] in theirs]
+
+
+def _over_seeds(deltas: list[float]) -> str:
+    return str(over_seeds(deltas)) if len(deltas) > 1 else ""
 
 
 def _wrong(result: dict[str, Any]) -> np.ndarray:
