@@ -33,6 +33,7 @@ def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) 
             result("p4cnn", "paper", 1, None, 2.50),
             result("a_p4cnn", "paper", 1, None, 2.00),
             result("a_p4cnn:attention=output", "house+lr=0.01", 0, 1.5, 1.6),
+            result("p4cnn:head=max", "paper", 0, None, 1.9),
         ]
     ):
         folder = runs / f"run{number}"
@@ -42,8 +43,11 @@ def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) 
         labels = np.zeros(TESTED, np.uint16)
         read = np.isin(np.arange(TESTED), mistakes).astype(np.uint16)
         np.savez_compressed(folder / "predictions.npz", labels=labels, last=read, valid=read)
-    written = collect(runs, tmp_path)
-    assert [len(json.loads(path.read_text())["wrong"].split()) for path in written] == [23, 25, 20, 15]
+    epochs = [{"train_loss": 0.25, "seconds": 3.0}, {"train_loss": 1 / 8, "seconds": 3.0, "test_accuracy": 0.981}]
+    (runs / "run0" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
+    written = [json.loads(path.read_text()) for path in collect(runs, tmp_path)]
+    assert [len(kept["wrong"].split()) for kept in written] == [23, 25, 20, 15, 19]
+    assert written[0]["curves"] == {"train_loss": "0.25 0.125", "test_accuracy": "- 0.981"}
     text = write_ledger(tmp_path).read_text()
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
     assert "2.40 ± 0.14" in rows["p4-CNN"]
@@ -58,6 +62,10 @@ def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) 
         assert ("| not run |" in row) == (name not in ("p4cnn", "a_p4cnn"))
     assert "--recipe house" in rows["a_p4cnn:attention=output"]
     assert "--set lr=0.01" in rows["a_p4cnn:attention=output"]
+    # what is no row of Table 1 is beside it, not in it: two seeds above, one here
+    assert "| 2.28 |  |  | 1.90 |" in rows["p4cnn:head=max"]
+    assert "`coattend compare p4cnn:head=max --recipe paper --data rotated-mnist --seeds 0`" in rows["p4cnn:head=max"]
+    assert "5 runs and 10.0 hours of training" in text
     assert ledger_text(tmp_path / "results") == text
 
 

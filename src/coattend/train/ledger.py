@@ -26,26 +26,40 @@ that of the best epoch on the test images themselves: optimistic, and shown only
 in parentheses are the authors' own runs of other people's networks. Differences are paired over seeds, with a 95%
 interval; with a single seed, over the test images, which says nothing of what another seed would give. Each command
 needs `coattend data fetch rotated-mnist` (or `cifar10`) once; it resumes what was stopped, and `coattend reproduce`
-without a row writes this page anew from finished runs. GPU hours are estimates: the multiply-adds of all convolutions
+without a row writes this page anew from finished runs. "published" stands for the paper's own protocol, whatever the
+table it is printed in. GPU hours are estimates: the multiply-adds of all convolutions
 of the whole training, forward and backward, at a sustained 5e12 operations a second, and nothing else.
 """
 ABOUT_ATTENTION = ("attention=", "structure=", "position=", "diagonal=", "attention_lr=", "decay_attention=")
 
 
 def collect(runs: Path, ledger: Path) -> list[Path]:
-    """Put the result of every finished run below ``runs`` into ``ledger/results``, with the numbers of the test images
-    that were read wrongly, so that two runs can be compared image by image; returns what was written.
+    """Put the result of every finished run below ``runs`` into ``ledger/results``; returns what was written.
+
+    With it go the numbers of the test images that were read wrongly, so that two runs can be compared image by image,
+    and what was measured after every epoch.
     """
     written = []
     (ledger / "results").mkdir(parents=True, exist_ok=True)
     for path in sorted(runs.rglob("result.json")):
         relative = path.parent.relative_to(runs)
         target = ledger / "results" / (re.sub(r"[^\w.,=+-]+", "_", "-".join(relative.parts)) + ".json")
-        wrong = wrong_images(RunFolder(path.parent))
+        folder = RunFolder(path.parent)
+        wrong = wrong_images(folder)
         mistakes = {"tested": len(wrong), "wrong": " ".join(str(image) for image in wrong.nonzero()[0])}
-        write_atomically(target, (json.dumps(json.loads(path.read_text()) | mistakes, indent=1) + "\n").encode())
+        kept = json.loads(path.read_text()) | mistakes | {"curves": _curves(folder.history())}
+        write_atomically(target, (json.dumps(kept, indent=1) + "\n").encode())
         written.append(target)
     return written
+
+
+def _curves(history: list[dict[str, Any]]) -> dict[str, str]:
+    """Each measure after every epoch, or ``-`` where it was not taken, in one line of text."""
+    return {
+        measure: " ".join(f"{line[measure]:.5g}" if measure in line else "-" for line in history)
+        for measure in ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy", "test_accuracy")
+        if any(measure in line for line in history)
+    }
 
 
 def write_ledger(ledger: Path) -> Path:
@@ -60,7 +74,9 @@ def ledger_text(results_folder: Path) -> str:
     results = [json.loads(path.read_text()) for path in sorted(results_folder.glob("*.json"))]
     reading = results_folder / "reading.md"
     words = [reading.read_text()] if reading.is_file() else []
-    return "\n".join([HEADER, *words, _paper_table(results), *_other_tables(results)]) + "\n"
+    hours = sum(r["seconds"] for r in results) / 3600
+    spent = f"Behind this page are {len(results)} runs and {hours:.1f} hours of training on two cores.\n"
+    return "\n".join([HEADER, spent, *words, _paper_table(results), *_other_tables(results)]) + "\n"
 
 
 def _paper_table(results: list[dict[str, Any]]) -> str:
@@ -91,18 +107,22 @@ def _paper_table(results: list[dict[str, Any]]) -> str:
 
 
 def _other_tables(results: list[dict[str, Any]]) -> list[str]:
-    """One table per data set and recipe other than the paper's, variations of the recipe included."""
+    """One table per data set and recipe, for what is no row of Table 1: other recipes, variations of networks."""
     tables: dict[str, list[str]] = {}
-    for kind in sorted({_kind(r) for r in results if r["recipe"] != "paper"}, key=_reading_order):
+    rows_of_table_1 = [(name, "paper") for name in list_models()]
+    others = {_kind(r) for r in results if (r["model"], r["recipe"]) not in rows_of_table_1}
+    for kind in sorted(others, key=_reading_order):
         model, recipe, data, provenance = kind
         runs = [r for r in results if _kind(r) == kind]
         rival = (counterpart(model), counterpart_recipe(recipe), data, provenance)
         base = [r for r in results if _kind(r) == rival != kind]
         name, *settings = recipe.split("+")
         sets = "".join(f" --set {setting}" for setting in settings)
+        entry = model_entry(model)
         cells = [
             model,
             ", ".join(settings),
+            f"{entry.error:g}" if entry.dataset == data else "",
             _spread([r["error"]["valid"] for r in runs]),
             _against(runs, base),
             _spread([r["error"]["last"] for r in runs]),
@@ -115,8 +135,8 @@ def _other_tables(results: list[dict[str, Any]]) -> list[str]:
         title = f"## Recipe `{name}` on {data} ({provenance})"
         tables.setdefault(title, []).append(f"| {' | '.join(cells)} |")
     header = (
-        "| network | changed | valid | against its counterpart | last | against its counterpart | seeds | parameters "
-        "| s / epoch | command |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| network | changed | published | valid | against its counterpart | last | against its counterpart | seeds | parameters "
+        "| s / epoch | command |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )
     return ["\n".join([title, "", header, *rows]) + "\n" for title, rows in tables.items()]
 
