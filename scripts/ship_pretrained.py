@@ -3,11 +3,13 @@
     python scripts/ship_pretrained.py RUN...
 
 Writes ``src/coattend/models/weights/<data>/<model>.safetensors`` and a card ``.md`` beside it; a file that is there is
-replaced. The weights are those of the epoch chosen on the validation images, else the last.
+replaced. The weights are those of the epoch chosen on the validation images, else the last. Of several seeds in the
+ledger (``docs/results``, written by ``coattend reproduce``) only the one with the fewest validation errors is taken.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from coattend.train import RunFolder
 
 SETTINGS = ("preprocessing", "augmentation", "optimizer", "lr", "schedule", "warmup", "weight_decay", "batch")
 LARGEST = 400_000  # bytes; what comes with every installation has to stay small
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 def ship(run: Path) -> Path:
@@ -29,6 +32,12 @@ def ship(run: Path) -> Path:
     if result is None:
         raise ValueError(
             f"{run} is not finished: it has no result.json; expected a run that `coattend train` finished."
+        )
+    best = best_seed(result["model"], result["recipe"], result["data"])
+    if result["seed"] != best:
+        raise ValueError(
+            f"{run} has seed {result['seed']}; of those in {RESULTS}, seed {best} has the fewest validation errors: "
+            "ship that one."
         )
     source = folder.best_weights if folder.best_weights.is_file() else folder.last_weights
     if source.stat().st_size > LARGEST:
@@ -40,6 +49,15 @@ def ship(run: Path) -> Path:
     text = card(result, folder.description, certificate, source.name, target.stat().st_size)
     write_atomically(target.with_suffix(".md"), text.encode())
     return target
+
+
+def best_seed(model: str, recipe: str, data: str) -> int:
+    """The seed that the ledger's runs of a network by a recipe are led by, judged on the validation images alone."""
+    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    runs = [r for r in results if (r["model"], r["recipe"], r["data"]) == (model, recipe, data)]
+    if not runs:
+        raise ValueError(f"no run of {model} by {recipe} on {data} in {RESULTS}; `coattend reproduce` puts it there.")
+    return min(runs, key=lambda r: (r["valid_error"] or 0.0, r["seed"]))["seed"]
 
 
 def card(result: dict[str, Any], description: dict[str, Any], certificate: Certificate, weights: str, size: int) -> str:

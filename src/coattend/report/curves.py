@@ -8,29 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from coattend.report.angles import ANGLES
 from coattend.report.figures import COLOURS, STYLES, drawing
-from coattend.report.runs import Contest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+History = Sequence[Mapping[str, Any]]  # what was measured after each epoch of one run, as in its metrics.jsonl
+
 WIDTH, PLOT = 4.7, 2.5  # inches; the legend comes below
 NARROW = 4  # a range from 1 to this has all of its ticks named
 
 
-def learning_figure(contest: Contest, measure: str, label: str) -> Figure:
+def learning_figure(histories: Mapping[str, Sequence[History]], measure: str, label: str) -> Figure:
     """One line per run, one colour per network; accuracies are turned into errors in percent."""
-    with _chart(len(contest.contestants)) as (figure, axes):
+    with _chart(len(histories)) as (figure, axes):
         from matplotlib.ticker import MaxNLocator
 
         drawn = False
-        for place, contestant in enumerate(contest.contestants):
-            for number, run in enumerate(contestant.runs):
-                points = [
-                    (line["epoch"] + 1, _value(line[measure], measure)) for line in run.history if measure in line
-                ]
+        for place, (model, runs) in enumerate(histories.items()):
+            for number, history in enumerate(runs):
+                points = [(line["epoch"] + 1, _value(line[measure], measure)) for line in history if measure in line]
                 if points:
-                    axes.plot(*zip(*points, strict=True), **_look(place), label=None if number else contestant.model)
+                    axes.plot(*zip(*points, strict=True), **_look(place), label=None if number else model)
                     drawn = True
         _finish(figure, axes, "epoch", label, drawn)
         axes.set_yscale("log")

@@ -172,19 +172,18 @@ def _pictured(together: Sequence[Contest], notes: list[str]) -> list[Pictured]:
 
 def _learning(together: Sequence[Contest], drawn: _Drawn) -> list[dict[str, Any]]:
     measures = {"valid_accuracy": "validation error in percent", "train_loss": "training loss"}
-    return [
-        {
-            "name": f"{contest.data}, recipe {contest.recipe}",
-            "charts": [
-                {
-                    "svg": drawn(learning_figure(contest, measure, label), f"learning_{measure}", f"{label} by epoch"),
-                    "caption": f"{label.capitalize()} after each epoch; one line per run, logarithmic scale.",
-                }
-                for measure, label in measures.items()
-            ],
-        }
-        for contest in together
-    ]
+    sections = []
+    for contest in together:
+        histories = {contestant.model: [run.history for run in contestant.runs] for contestant in contest.contestants}
+        charts = [
+            {
+                "svg": drawn(learning_figure(histories, measure, label), f"learning_{measure}", f"{label} by epoch"),
+                "caption": f"{label.capitalize()} after each epoch; one line per run, logarithmic scale.",
+            }
+            for measure, label in measures.items()
+        ]
+        sections.append({"name": f"{contest.data}, recipe {contest.recipe}", "charts": charts})
+    return sections
 
 
 def _confusions(together: Sequence[Contest], pictured: Sequence[Pictured]) -> list[dict[str, Any]]:

@@ -135,8 +135,8 @@ def _other_tables(results: list[dict[str, Any]]) -> list[str]:
         title = f"## Recipe `{name}` on {data} ({provenance})"
         tables.setdefault(title, []).append(f"| {' | '.join(cells)} |")
     header = (
-        "| network | changed | published | valid | against its counterpart | last | against its counterpart | seeds | parameters "
-        "| s / epoch | command |\n|---|---|---|---|---|---|---|---|---|---|---|"
+        "| network | changed | published | valid | against its counterpart | last | against its counterpart | seeds "
+        "| parameters | s / epoch | command |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )
     return ["\n".join([title, "", header, *rows]) + "\n" for title, rows in tables.items()]
 
