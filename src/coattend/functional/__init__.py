@@ -7,6 +7,7 @@ from coattend.functional.attention import attention_mask as attention_mask
 from coattend.functional.attention import attention_matrix as attention_matrix
 from coattend.functional.attention import co_attention as co_attention
 from coattend.functional.attention import co_attention_mask as co_attention_mask
+from coattend.functional.dropout import dropout as dropout
 from coattend.functional.filters import group_filters as group_filters
 from coattend.functional.filters import padded_conv2d as padded_conv2d
 from coattend.functional.filters import turn_filters as turn_filters

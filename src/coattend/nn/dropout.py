@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coattend.functional import dropout
 from coattend.nn.checks import check_map
 
 
@@ -25,7 +26,7 @@ class GroupDropout2d(nn.Module):
         """Drop, in training only."""
         check_map("GroupDropout2d", x)
         if self.elementwise:
-            return F.dropout(x, self.p, self.training)
+            return dropout(x, self.p, self.training)
         return F.dropout3d(x, self.p, self.training)
 
     def extra_repr(self) -> str:

@@ -22,6 +22,7 @@ from coattend.train.batches import hash_seed, prepare, shuffled_batches
 from coattend.train.divergence import check_loss
 from coattend.train.dropping import drop_poses, poses_due
 from coattend.train.evaluation import evaluate, network_error
+from coattend.train.memory import keep_freed_memory
 from coattend.train.optimiser import make_optimizer, set_learning_rate
 from coattend.train.outcome import outcome, save_predictions, save_trained
 from coattend.train.progress import TrainingProgress
@@ -49,6 +50,8 @@ def train(
         # -- processes, data, network: only the first process touches the run folder -----------------------------------
         fabric = launched_fabric(recipe, accelerator, devices, nodes)
         rank, world, leads = fabric.global_rank, fabric.world_size, fabric.is_global_zero
+        if fabric.device.type == "cpu":
+            keep_freed_memory()
         finished = fabric.broadcast(folder.result if leads else None)
         if finished is not None:
             return {**finished, "was_finished": True}

@@ -1,0 +1,27 @@
+"""Dropout of single elements whose mask is drawn fast on CPUs."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coattend.functional.registry import decomposes
+
+LEVELS = 1 << 16  # one mask element takes 16 random bits, so four come out of one draw of the generator
+
+
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """``F.dropout``: in training, elements become 0 with probability p and the others grow, so that the mean stays.
+
+    On CPUs torch draws one double per element in one thread, a fifth of a training step of a small network. Here p is
+    rounded to 16 bits, and the factor of what is kept to match.
+    """
+    dropped = round(p * LEVELS)
+    left_to_torch = x.device.type != "cpu" or torch.compiler.is_compiling() or decomposes(x)
+    if left_to_torch or not training or not 0 < dropped < LEVELS:
+        return F.dropout(x, p, training)
+    # From the smallest int64 to the largest: without bounds random_ leaves the sign bit at 0.
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
+    kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
+    return x * kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
