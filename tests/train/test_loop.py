@@ -49,6 +49,17 @@ def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
     assert result["error"]["test_optimistic"] == pytest.approx(100 * (1 - best_seen))
 
 
+def test_splits_are_cut_from_their_beginning_as_the_recipe_says() -> None:
+    data = load_data("mini")
+    cut = prepare(data, tiny(train_images=30, valid_images=20, test_images=10), torch.device("cpu"))
+    assert (len(cut.train), len(cut.valid), len(cut.test)) == (30, 20, 10)
+    assert torch.equal(cut.valid.labels, data.valid.labels[:20])
+    whole = prepare(data, tiny(train_images=None, valid_images=None, test_images=None), torch.device("cpu"))
+    assert (len(whole.train), len(whole.valid), len(whole.test)) == (2_000, 500, 2_000)
+    joint = prepare(data, tiny(train_on="train+valid", train_images=None, valid_images=20), torch.device("cpu"))
+    assert (len(joint.train), len(joint.valid)) == (2_500, 0)
+
+
 def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
     first = train(MODEL, tiny(), 0, tmp_path)
     folder = RunFolder.of(tmp_path, MODEL, tiny(), 0)

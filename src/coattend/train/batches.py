@@ -37,7 +37,7 @@ def prepare(data: Dataset, recipe: Recipe, device: torch.device) -> Prepared:
     """Cut the splits to the recipe's sizes, fit the preprocessing on the training part, apply it to all."""
     joint = recipe.train_on == "train+valid"
     train = _first(data.train_and_valid() if joint else data.train, recipe.train_images)
-    valid = _first(data.valid, 0 if joint else None)
+    valid = _first(data.valid, 0 if joint else recipe.valid_images)
     preprocessing = make_preprocessing(recipe.preprocessing, recipe.clip).fit(train.images)
 
     def examples(split: Split) -> Examples:

@@ -20,6 +20,7 @@ class Recipe:
     """Everything about a training but the network and the seed.
 
     - train_on: "train" keeps the validation split for choosing the epoch; "train+valid" uses it up, as [CW16] do
+    - train_images, valid_images, test_images: only the first so many of a split; None for all
     - milestones: fractions of the epochs after which the learning rate is multiplied by gamma
     - attention_lr, bias_lr, head_lr: factors on the learning rate of attention vectors, biases, the last layer
     - weight_decay: on convolution weights; decay_attention, decay_norms_and_biases say what else it pulls at
@@ -34,6 +35,7 @@ class Recipe:
     data: str = "mini"
     train_on: Part = "train"
     train_images: int | None = None
+    valid_images: int | None = None
     test_images: int | None = None
     preprocessing: tuple[str, ...] = ("scalar",)
     clip: float | None = None
