@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 History = Sequence[Mapping[str, Any]]  # what was measured after each epoch of one run, as in its metrics.jsonl
 
 WIDTH, PLOT = 4.7, 2.5  # inches; the legend comes below
-NARROW = 4  # a range from 1 to this has all of its ticks named
+NARROW = 4  # a range from 1 to this has evenly spaced ticks
 
 
 def learning_figure(histories: Mapping[str, Sequence[History]], measure: str, label: str) -> Figure:
     """One line per run, one colour per network; accuracies are turned into errors in percent."""
     with _chart(len(histories)) as (figure, axes):
-        from matplotlib.ticker import MaxNLocator
+        from matplotlib.ticker import MaxNLocator, NullLocator
 
         drawn = False
         for place, (model, runs) in enumerate(histories.items()):
@@ -35,9 +35,11 @@ def learning_figure(histories: Mapping[str, Sequence[History]], measure: str, la
         axes.set_yscale("log")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         low, high = axes.get_ylim()
-        named = "25" if high > NARROW * low else "123456789"
+        if high <= NARROW * low:
+            axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+            axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in named else "")
+        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     return figure
 
 
