@@ -40,6 +40,8 @@ def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) 
         folder.mkdir(parents=True)
         mistakes = [int(image) for image in r["wrong"].split()]
         (folder / "result.json").write_text(json.dumps({k: v for k, v in r.items() if k not in ("tested", "wrong")}))
+        made_by = {"arithmetic": "x86_64 AVX2, 2 threads"} if number < 3 else {"machine": "kept by older versions"}
+        (folder / "run.json").write_text(json.dumps(made_by))
         labels = np.zeros(TESTED, np.uint16)
         read = np.isin(np.arange(TESTED), mistakes).astype(np.uint16)
         np.savez_compressed(folder / "predictions.npz", labels=labels, last=read, valid=read)
@@ -66,6 +68,7 @@ def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) 
     assert "| 2.28 |  |  | 1.90 |" in rows["p4cnn:head=max"]
     assert "`coattend compare p4cnn:head=max --recipe paper --data rotated-mnist --seeds 0`" in rows["p4cnn:head=max"]
     assert "5 runs and 10.0 hours of training" in text
+    assert "By arithmetic: not recorded: 2 runs; x86_64 AVX2, 2 threads: 3 runs." in text
     assert ledger_text(tmp_path / "results") == text
 
 

@@ -34,6 +34,8 @@ def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
     assert (description["model"], description["seed"]) == (MODEL, 3)
     assert description["provenance"].startswith("generated from MNIST")
     assert description["versions"]["torch"] == torch.__version__
+    assert torch.backends.cpu.get_cpu_capability() in description["arithmetic"]
+    assert f"{torch.get_num_threads()} threads" in description["arithmetic"]
     history = folder.history()
     assert [line["epoch"] for line in history] == [0, 1]
     assert set(history[0]) == {

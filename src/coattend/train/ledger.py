@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def collect(runs: Path, ledger: Path) -> list[Path]:
         folder = RunFolder(path.parent)
         wrong = wrong_images(folder)
         mistakes = {"tested": len(wrong), "wrong": " ".join(str(image) for image in wrong.nonzero()[0])}
-        kept = json.loads(path.read_text()) | mistakes | {"curves": _curves(folder.history())}
+        made_by = {"arithmetic": folder.description.get("arithmetic")}  # runs begun before it was kept have none
+        kept = json.loads(path.read_text()) | made_by | mistakes | {"curves": _curves(folder.history())}
         write_atomically(target, (json.dumps(kept, indent=1) + "\n").encode())
         written.append(target)
     return written
@@ -75,8 +77,14 @@ def ledger_text(results_folder: Path) -> str:
     reading = results_folder / "reading.md"
     words = [reading.read_text()] if reading.is_file() else []
     hours = sum(r["seconds"] for r in results) / 3600
-    spent = f"Behind this page are {len(results)} runs and {hours:.1f} hours of training on two cores.\n"
-    return "\n".join([HEADER, spent, *words, _paper_table(results), *_other_tables(results)]) + "\n"
+    spent = f"Behind this page are {len(results)} runs and {hours:.1f} hours of training on two cores."
+    return "\n".join([HEADER, spent, _made_by(results), *words, _paper_table(results), *_other_tables(results)]) + "\n"
+
+
+def _made_by(results: list[dict[str, Any]]) -> str:
+    """On which arithmetic how many runs were made: with the same one a command gives the same figures again."""
+    runs = Counter(r.get("arithmetic") or "not recorded" for r in results)
+    return "By arithmetic: " + "; ".join(f"{name}: {count} runs" for name, count in sorted(runs.items())) + ".\n"
 
 
 def _paper_table(results: list[dict[str, Any]]) -> str:

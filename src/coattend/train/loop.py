@@ -63,7 +63,7 @@ def train(
         torch.manual_seed(seed)
         network = build_network(model_name, data)
         if leads:
-            folder.describe(model_name, recipe, seed, data.provenance, count_parameters(network))
+            folder.describe(model_name, recipe, seed, data.provenance, count_parameters(network), fabric.device)
 
         # -- where to go on --------------------------------------------------------------------------------------------
         state = fabric.broadcast(folder.load_checkpoint() if leads else None)

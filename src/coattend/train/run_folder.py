@@ -28,6 +28,16 @@ class RunError(ValueError):
     """A run that cannot go on; the message is meant for the user as it stands."""
 
 
+def arithmetic(device: torch.device) -> str:
+    """What the last bits of a sum depend on, and after some epochs the errors too."""
+    if device.type == "cpu":
+        instructions = torch.backends.cpu.get_cpu_capability()
+        processor = f"{platform.machine()} {instructions}, {torch.get_num_threads()} threads"
+    else:
+        processor = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return f"{processor}, torch {torch.__version__}"
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Paths and files of one run."""
@@ -101,7 +111,9 @@ class RunFolder:
             half_written.unlink()
         return lock
 
-    def describe(self, model: str, recipe: Recipe, seed: int, provenance: str, parameters: int) -> None:
+    def describe(
+        self, model: str, recipe: Recipe, seed: int, provenance: str, parameters: int, device: torch.device
+    ) -> None:
         """Write run.json, or check that the one there is of the same run."""
         wanted = {"model": model, "recipe": recipe.to_dict(), "seed": seed, "provenance": provenance}
         if (self.path / "run.json").is_file():
@@ -118,7 +130,7 @@ class RunFolder:
             return
         versions = {"coattend": __version__, "python": platform.python_version()}
         versions |= {package: metadata.version(package) for package in PACKAGES}
-        facts = {**wanted, "parameters": parameters, "versions": versions, "machine": platform.processor() or "cpu"}
+        facts = {**wanted, "parameters": parameters, "versions": versions, "arithmetic": arithmetic(device)}
         self.write("run.json", facts)
 
     def write(self, name: str, values: dict[str, Any]) -> None:
