@@ -74,7 +74,7 @@ def card(result: dict[str, Any], description: dict[str, Any], certificate: Certi
         f"| {protocols[key]} | {value:.2f} |" for key, value in result["error"].items() if value is not None
     )
     worst = max(certificate.equivariance.values())
-    versions = ", ".join(f"{name} {version}" for name, version in description["versions"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in description["versions"].items() if name != "torch")
     return f"""# {result["model"]} on {result["data"]}
 
 `coattend.create_model("{result["model"]}", pretrained="{result["data"]}")`: {entry.title} of Romero & Hoogendoorn (ICLR
@@ -83,7 +83,7 @@ def card(result: dict[str, Any], description: dict[str, Any], certificate: Certi
 - Data: {result["data"]}, {result["provenance"]}.
 - Weights: {chosen}.
 - Recipe: `{result["recipe"]}` of this library, seed {result["seed"]}, {result["epochs"]} epochs ({settings}).
-- Made with {versions}; {description["arithmetic"]}.
+- Made with {versions}, on {description["arithmetic"]}.
 
 | test error | percent |
 |---|---|

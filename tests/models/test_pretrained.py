@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from coattend.models import list_pretrained, pretrained
 from coattend.models.pretrained import file_stem, pretrained_file
 
 SHIPPED = list_pretrained()
+LEDGER = Path(__file__).parents[2] / "docs" / "results"
 
 
 def test_names_with_options_are_files_and_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -60,3 +63,16 @@ def test_shipped_networks_are_sound(name: str, data: str) -> None:
     assert data in card
     assert "seed" in card
     assert "| test error | percent |" in card
+
+
+@pytest.mark.parametrize(("name", "data"), SHIPPED)
+def test_of_several_seeds_the_one_with_the_fewest_validation_errors_is_shipped(name: str, data: str) -> None:
+    card = pretrained_file(name, data).with_suffix(".md").read_text()
+    found = re.search(r"Recipe: `(\S+)` of this library, seed (\d+)", card)
+    assert found is not None
+    results = [json.loads(path.read_text()) for path in LEDGER.glob("*.json")]
+    runs = {r["seed"]: r for r in results if (r["model"], r["recipe"], r["data"]) == (name, found[1], data)}
+    shipped = runs[int(found[2])]
+    assert shipped["valid_error"] == min(r["valid_error"] for r in runs.values())
+    assert f"chosen on the validation images | {shipped['error']['valid']:.2f} |" in card
+    assert f"after the last epoch | {shipped['error']['last']:.2f} |" in card
