@@ -83,7 +83,7 @@ def card(result: dict[str, Any], description: dict[str, Any], certificate: Certi
 - Data: {result["data"]}, {result["provenance"]}.
 - Weights: {chosen}.
 - Recipe: `{result["recipe"]}` of this library, seed {result["seed"]}, {result["epochs"]} epochs ({settings}).
-- Made with {versions}, on {description["arithmetic"]}.
+- Made with {versions}, on {description.get("arithmetic", "a processor not recorded")}.
 
 | test error | percent |
 |---|---|
