@@ -49,13 +49,13 @@ def collect(runs: Path, ledger: Path) -> list[Path]:
         wrong = wrong_images(folder)
         mistakes = {"tested": len(wrong), "wrong": " ".join(str(image) for image in wrong.nonzero()[0])}
         made_by = {"arithmetic": folder.description.get("arithmetic")}  # runs begun before it was kept have none
-        kept = json.loads(path.read_text()) | made_by | mistakes | {"curves": _curves(folder.history())}
+        kept = json.loads(path.read_text()) | made_by | mistakes | {"curves": curves(folder.history())}
         write_atomically(target, (json.dumps(kept, indent=1) + "\n").encode())
         written.append(target)
     return written
 
 
-def _curves(history: list[dict[str, Any]]) -> dict[str, str]:
+def curves(history: list[dict[str, Any]]) -> dict[str, str]:
     """Each measure after every epoch, or ``-`` where it was not taken, in one line of text."""
     return {
         measure: " ".join(f"{line[measure]:.5g}" if measure in line else "-" for line in history)
