@@ -45,8 +45,8 @@ def ship(run: Path) -> Path:
     target = WEIGHTS / result["data"] / f"{file_stem(result['model'])}.safetensors"
     target.parent.mkdir(parents=True, exist_ok=True)
     certificate = export_safetensors(source, target, overwrite=True)
-    create_model(result["model"], pretrained=result["data"])  # what users will call
-    text = card(result, folder.description, certificate, source.name, target.stat().st_size)
+    shipped = create_model(result["model"], pretrained=result["data"])  # what users will call
+    text = card(result, folder.description, certificate, shipped.group.name, source.name, target.stat().st_size)
     write_atomically(target.with_suffix(".md"), text.encode())
     return target
 
@@ -60,9 +60,11 @@ def best_seed(model: str, recipe: str, data: str) -> int:
     return min(runs, key=lambda r: (r["valid_error"] or 0.0, r["seed"]))["seed"]
 
 
-def card(result: dict[str, Any], description: dict[str, Any], certificate: Certificate, weights: str, size: int) -> str:
+def card(
+    result: dict[str, Any], description: dict[str, Any], certificate: Certificate, group: str, weights: str, size: int
+) -> str:
     """Data, recipe, seed, and the error under each protocol."""
-    entry, recipe = model_entry(result["model"]), description["recipe"]
+    title, recipe = model_entry(result["model"]).title.rstrip("."), description["recipe"]
     settings = ", ".join(f"{key}={_plain(value)}" for key, value in recipe.items() if key in SETTINGS)
     chosen = "of the epoch with the fewest validation errors" if weights.startswith("best") else "after the last epoch"
     protocols = {
@@ -77,8 +79,8 @@ def card(result: dict[str, Any], description: dict[str, Any], certificate: Certi
     versions = ", ".join(f"{name} {version}" for name, version in description["versions"].items() if name != "torch")
     return f"""# {result["model"]} on {result["data"]}
 
-`coattend.create_model("{result["model"]}", pretrained="{result["data"]}")`: {entry.title} of Romero & Hoogendoorn (ICLR
-2020) over {certificate.acting_group.name}, {result["parameters"]:,} parameters, {size:,} bytes.
+`coattend.create_model("{result["model"]}", pretrained="{result["data"]}")`: {title} of Romero & Hoogendoorn
+(ICLR 2020) over {group}, {result["parameters"]:,} parameters, {size:,} bytes.
 
 - Data: {result["data"]}, {result["provenance"]}.
 - Weights: {chosen}.
@@ -92,7 +94,7 @@ def card(result: dict[str, Any], description: dict[str, Any], certificate: Certi
 One run with one seed: these figures carry the spread over seeds. The images and their preprocessing are part of the
 result: `coattend predict` and `coattend.train.load_trained` apply what is stored in the file.
 
-Certificate (`coattend check` measures it again): equivariance error at most {worst:.1e} over
+Certificate (`coattend check` measures it again): equivariance error at most {worst:.1e} under
 {certificate.acting_group.name} in float32, SHA-256 of the weights `{certificate.digest}`.
 """
 
