@@ -102,6 +102,24 @@ def test_a_recipe_that_changes_attention_alone_is_measured_against_the_usual_cou
     assert "| -0.50 [-1.00, -0.10] better, over images |" in row
 
 
+def test_runs_of_another_machine_stand_beside_those_of_the_same_seeds_and_count_nowhere_else(tmp_path: Path) -> None:
+    def keep(folder: Path, model: str, seed: int, error: float) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / f"{model}-{seed}.json").write_text(json.dumps(result(model, "house", seed, error, error / 2)))
+
+    for seed, error in enumerate((2.0, 2.2, 9.0)):
+        keep(tmp_path, "p4cnn", seed, error)
+    counted = ledger_text(tmp_path)
+    for seed, error in enumerate((4.0, 4.4)):
+        keep(tmp_path / "other_machine", "p4cnn", seed, error)
+    keep(tmp_path / "other_machine", "z2cnn", 0, 6.0)  # not made again
+    text = ledger_text(tmp_path)
+    assert text.startswith(counted)
+    assert "| p4cnn | house | 0,1 | 4.20 ± 0.28 | 2.10 ± 0.14 | 2.10 ± 0.14 | 1.05 ± 0.07 |" in text
+    assert "another machine" not in counted
+    assert "| z2cnn | house" not in text
+
+
 def test_gpu_hours_are_what_the_convolutions_need() -> None:
     # By hand, multiply-adds per image of p4-CNN, layer by layer; 12,000 images, 100 epochs, 6 operations each.
     planes = 40

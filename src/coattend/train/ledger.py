@@ -31,6 +31,7 @@ without a row writes this page anew from finished runs. "published" stands for t
 table it is printed in. GPU hours are estimates: the multiply-adds of all convolutions
 of the whole training, forward and backward, at a sustained 5e12 operations a second, and nothing else.
 """
+ELSEWHERE = "other_machine"
 ABOUT_ATTENTION = ("attention=", "structure=", "position=", "diagonal=", "attention_lr=", "decay_attention=")
 
 
@@ -73,12 +74,21 @@ def write_ledger(ledger: Path) -> Path:
 
 def ledger_text(results_folder: Path) -> str:
     """The whole of results.md; what it means, in words, is kept beside the results in reading.md."""
-    results = [json.loads(path.read_text()) for path in sorted(results_folder.glob("*.json"))]
+    results = _results(results_folder)
     reading = results_folder / "reading.md"
     words = [reading.read_text()] if reading.is_file() else []
     hours = sum(r["seconds"] for r in results) / 3600
     spent = f"Behind this page are {len(results)} runs and {hours:.1f} hours of training on two cores."
-    return "\n".join([HEADER, spent, _made_by(results), *words, _paper_table(results), *_other_tables(results)]) + "\n"
+    tables = [
+        _paper_table(results),
+        *_other_tables(results),
+        *_made_again(results, _results(results_folder / ELSEWHERE)),
+    ]
+    return "\n".join([HEADER, spent, _made_by(results), *words, *tables]) + "\n"
+
+
+def _results(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
 def _made_by(results: list[dict[str, Any]]) -> str:
@@ -147,6 +157,24 @@ def _other_tables(results: list[dict[str, Any]]) -> list[str]:
         "| parameters | s / epoch | command |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )
     return ["\n".join([title, "", header, *rows]) + "\n" for title, rows in tables.items()]
+
+
+def _made_again(results: list[dict[str, Any]], elsewhere: list[dict[str, Any]]) -> list[str]:
+    """What another machine made of the same commands: how far a figure holds where it cannot be repeated."""
+    rows = []
+    for kind in sorted({_kind(r) for r in elsewhere}, key=_reading_order):
+        pairs = _paired([r for r in results if _kind(r) == kind], [r for r in elsewhere if _kind(r) == kind])
+        there_and_here = list(zip(*pairs, strict=True))
+        figures = [_spread([r["error"][key] for r in runs]) for key in ("valid", "last") for runs in there_and_here]
+        if pairs:
+            rows.append(f"| {' | '.join([*kind[:2], _seeds([mine for _, mine in pairs]), *figures])} |")
+    title = f"""## The same commands on another machine
+
+The runs there (`docs/results/{ELSEWHERE}/`) were made with earlier versions of this library and on instructions that
+were not recorded; no other table counts them.
+"""
+    header = "| network | recipe | seeds | valid, there | here | last, there | here |\n|---|---|---|---|---|---|---|"
+    return ["\n".join([title, header, *rows]) + "\n"] if rows else []
 
 
 def _kind(result: dict[str, Any]) -> tuple[str, str, str, str]:
