@@ -42,14 +42,18 @@ def first_epochs(result: dict[str, Any], epochs: int) -> list[dict[str, Any]]:
         words = command(result, Path(root))
         training = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         history: list[dict[str, Any]] = []
-        while len(history) < epochs:
-            running = training.poll() is None  # asked first: what a run wrote before its end is read below
-            history = [line for path in Path(root).rglob("metrics.jsonl") for line in RunFolder(path.parent).history()]
-            if not running and len(history) < epochs:
-                raise RuntimeError(f"{' '.join(words)} ended after {len(history)} epochs:\n{training.communicate()[1]}")
-            time.sleep(0.2)
-        training.kill()
-        training.communicate()
+        try:
+            while len(history) < epochs:
+                running = training.poll() is None  # asked first: what a run wrote before its end is read below
+                files = Path(root).rglob("metrics.jsonl")
+                history = [line for file in files for line in RunFolder(file.parent).history()]
+                if not running and len(history) < epochs:
+                    complaint = training.communicate()[1]
+                    raise RuntimeError(f"{' '.join(words)} ended after {len(history)} epochs:\n{complaint}")
+                time.sleep(0.2)
+        finally:
+            training.kill()  # whatever happened here, no training goes on unseen
+            training.wait()
     return history[:epochs]
 
 

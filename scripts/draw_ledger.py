@@ -8,7 +8,6 @@ Reads ``docs/results/*.json``; runs whose curves were not kept are left out. The
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from coattend.models import list_models, model_entry
 from coattend.report.curves import learning_figure
 from coattend.report.figures import save
+from coattend.train.ledger import read_results
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
@@ -33,7 +33,7 @@ def history(result: dict[str, Any]) -> list[dict[str, float]]:
 def main() -> None:
     """One picture of all networks trained by the recipe, in the order of Table 1."""
     recipe, measure, label, target = sys.argv[1:]
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("rotated-mnist-*.json"))]
+    results = [r for r in read_results(RESULTS) if r["data"] == "rotated-mnist"]
     mine = [r for r in results if r["recipe"] == recipe and "curves" in r]
     mine.sort(key=lambda r: list_models().index(model_entry(r["model"]).name))
     histories: dict[str, list[list[dict[str, float]]]] = {}

@@ -9,7 +9,6 @@ ledger (``docs/results``, written by ``coattend reproduce``) only the one with t
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from coattend.models import create_model, model_entry
 from coattend.models.files import write_atomically
 from coattend.models.pretrained import WEIGHTS, file_stem
 from coattend.train import RunFolder
+from coattend.train.ledger import read_results
 
 SETTINGS = ("preprocessing", "augmentation", "optimizer", "lr", "schedule", "warmup", "weight_decay", "batch")
 LARGEST = 400_000  # bytes; what comes with every installation has to stay small
@@ -53,8 +53,7 @@ def ship(run: Path) -> Path:
 
 def best_seed(model: str, recipe: str, data: str) -> int:
     """The seed that the ledger's runs of a network by a recipe are led by, judged on the validation images alone."""
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    runs = [r for r in results if (r["model"], r["recipe"], r["data"]) == (model, recipe, data)]
+    runs = [r for r in read_results(RESULTS) if (r["model"], r["recipe"], r["data"]) == (model, recipe, data)]
     if not runs:
         raise ValueError(f"no run of {model} by {recipe} on {data} in {RESULTS}; `coattend reproduce` puts it there.")
     return min(runs, key=lambda r: (r["valid_error"] or 0.0, r["seed"]))["seed"]

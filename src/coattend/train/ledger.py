@@ -74,7 +74,7 @@ def write_ledger(ledger: Path) -> Path:
 
 def ledger_text(results_folder: Path) -> str:
     """The whole of results.md; what it means, in words, is kept beside the results in reading.md."""
-    results = _results(results_folder)
+    results = read_results(results_folder)
     reading = results_folder / "reading.md"
     words = [reading.read_text()] if reading.is_file() else []
     hours = sum(r["seconds"] for r in results) / 3600
@@ -82,12 +82,13 @@ def ledger_text(results_folder: Path) -> str:
     tables = [
         _paper_table(results),
         *_other_tables(results),
-        *_made_again(results, _results(results_folder / ELSEWHERE)),
+        *_made_again(results, read_results(results_folder / ELSEWHERE)),
     ]
     return "\n".join([HEADER, spent, _made_by(results), *words, *tables]) + "\n"
 
 
-def _results(folder: Path) -> list[dict[str, Any]]:
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """What a folder of the ledger holds, in the order of the files' names."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
