@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import torch
 import tyro
-from rich.console import Console
 
 from coattend import data as datasets
 from coattend.export import export_file
 from coattend.report import check_network, comparison_table, data_table, fetch_progress, models_table
+from coattend.terminal import console, say
 from coattend.version import __version__
 
 # The training verbs import coattend.train themselves: it loads Lightning Fabric, which takes seconds.
@@ -28,7 +28,7 @@ def models(pattern: tyro.conf.Positional[str] = "*") -> int:
     Args:
         pattern: Wildcards pick some of them, for example "*p4m*".
     """
-    Console().print(models_table(pattern))
+    console().print(models_table(pattern))
     return 0
 
 
@@ -46,7 +46,7 @@ def check(model: tyro.conf.Positional[str], size: int | None = None, group: str 
         group: The group to check against; by default the network's own, for plain networks p4.
         seed: Seed of weights and images.
     """
-    return 0 if check_network(model, size, group, seed, Console()) else 1
+    return 0 if check_network(model, size, group, seed, console()) else 1
 
 
 @app.command
@@ -58,13 +58,13 @@ def data(action: tyro.conf.Positional[Literal["list", "fetch"]], name: tyro.conf
         name: rotated-mnist, mnist or cifar10; mini is inside the package.
     """
     if action == "list":
-        Console().print(data_table(datasets.available()))
+        console().print(data_table(datasets.available()))
         return 0
     if name is None:
         raise ValueError("fetch what? `coattend data list` shows the names.")
     with fetch_progress() as progress:
         path = datasets.fetch(name, progress=progress)
-    Console().print(f"{name} is at {path}", highlight=False, soft_wrap=True)
+    say(f"{name} is at {path}")
     return 0
 
 
@@ -104,7 +104,7 @@ def train(
     where = RunFolder.of(folder, model, chosen, seed).path
     state = "was finished before; nothing done" if result.get("was_finished") else "finished"
     chosen_on = "epoch chosen on validation" if protocol == "valid" else "last epoch"
-    Console().print(f"{state}: test error {error:.2f}% ({chosen_on}), {where}", highlight=False, soft_wrap=True)
+    say(f"{state}: test error {error:.2f}% ({chosen_on}), {where}")
     return 0
 
 
@@ -147,8 +147,8 @@ def compare(
         nodes=nodes,
     )
     if comparison is not None:
-        Console().print(comparison_table(comparison))
-        Console().print(f"runs are in {folder}, this table in {folder / 'comparison.json'}", highlight=False)
+        console().print(comparison_table(comparison))
+        say(f"runs are in {folder}, this table in {folder / 'comparison.json'}")
     return 0
 
 
@@ -163,7 +163,7 @@ def evaluate(run: tyro.conf.Positional[str], data: str | None = None) -> int:
     from coattend.train.testing import test_trained
 
     for line in test_trained(run, data):
-        Console().print(line, highlight=False, soft_wrap=True)
+        say(line)
     return 0
 
 
@@ -179,7 +179,7 @@ def predict(file: tyro.conf.Positional[str], images: tyro.conf.Positional[tuple[
 
     for path, prediction in predict_files(file, images):
         text = f"{path}: {prediction.label}  {prediction.confidence:.1%}  {prediction.pose}"
-        Console().print(text, highlight=False, soft_wrap=True)
+        say(text)
     return 0
 
 
@@ -208,7 +208,7 @@ def reproduce(
             train_one(row, changed(get_recipe("paper", row), settings), seed, folder)
     if _leads():
         collect(folder, ledger)
-        Console().print(f"wrote {write_ledger(ledger)}", highlight=False)
+        say(f"wrote {write_ledger(ledger)}")
     return 0
 
 
@@ -230,7 +230,7 @@ def report(
     from coattend.report.page import write_report
 
     page = write_report(runs, to, [name for name in envelope_data.split(",") if name], pictures)
-    Console().print(f"wrote {page}", highlight=False, soft_wrap=True)
+    say(f"wrote {page}")
     return 0
 
 
@@ -246,7 +246,7 @@ def attend(file: tyro.conf.Positional[str], image: tyro.conf.Positional[Path], t
     from coattend.report.looking import attend as attend_to
 
     for line in attend_to(file, image, to):
-        Console().print(line, highlight=False, soft_wrap=True)
+        say(line)
     return 0
 
 
@@ -270,12 +270,12 @@ def explore(
 
     if to is not None:
         write_explorer(files, to)
-        Console().print(f"wrote {to}", highlight=False, soft_wrap=True)
+        say(f"wrote {to}")
         return 0
     server = page_server(explorer_page(load_networks(files)), port)
     serve(
         server,
-        lambda address: Console().print(f"the explorer is at {address} until Ctrl-C", highlight=False),
+        lambda address: say(f"the explorer is at {address} until Ctrl-C"),
         in_browser=in_browser,
     )
     return 0
@@ -307,7 +307,7 @@ def export(
     for line in export_file(
         file, to, size=size, masks=masks, responses=responses, int8=int8, data=data, overwrite=overwrite
     ):
-        Console().print(line, highlight=False, soft_wrap=True)
+        say(line)
     return 0
 
 
@@ -344,7 +344,7 @@ def restrict(
     found = restrict_trained(
         file, to, keep=keep, budget=budget, data=data, epochs=epochs, images=images, seed=seed, overwrite=overwrite
     )
-    Console().print(restriction_table(found), highlight=False)
+    console().print(restriction_table(found))
     if picture is not None:
         save(contribution_figure({file: found}), picture.with_suffix(""))
     return 0
@@ -371,17 +371,17 @@ def bench(
 
 def main() -> None:
     """Run a verb; a user's mistake ends in one line and exit code 2, Ctrl-C in 130."""
-    console = Console(stderr=True)
+    errors = console(stderr=True)
     if sys.argv[1:] == ["--version"]:
-        Console().print(f"coattend {__version__}", highlight=False)
+        say(f"coattend {__version__}")
         return
     try:
         sys.exit(app.cli(prog="coattend", description="Co-attentive equivariant networks."))
     except ValueError as error:
-        console.print(f"coattend: {error}", highlight=False, markup=False, soft_wrap=True)
+        errors.print(f"coattend: {error}", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        console.print("\ncoattend: stopped; the same command goes on from the last whole epoch.", highlight=False)
+        errors.print("\ncoattend: stopped; the same command goes on from the last whole epoch.")
         sys.exit(130)
 
 

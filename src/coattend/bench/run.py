@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from coattend.bench.growth import growth
 from coattend.bench.lines import Setting, measured_lines
 from coattend.bench.results import plot, table, write_csv
+from coattend.terminal import console
 
 
 def run_benchmarks(
@@ -20,16 +20,16 @@ def run_benchmarks(
     plot_to: Path | None = None,
 ) -> None:
     """Ratios measured in one run on two threads; each is printed as soon as it is known."""
-    console = Console()
+    terminal = console()
     torch.manual_seed(0)
     torch.set_num_threads(2)
     measurements = []
     for measurement in measured_lines(Setting(rounds=rounds, compiled=compiled)):
         measurements.append(measurement)
-        console.print(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}", style="dim")
+        terminal.print(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}", style="dim")
     if with_growth:
         measurements += growth(rounds=rounds)
-    console.print(table(measurements))
+    terminal.print(table(measurements))
     if csv is not None:
         write_csv(measurements, csv)
     if plot_to is not None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,7 @@ from rich.text import Text
 from coattend.data import Available
 from coattend.groups import FiniteGroup
 from coattend.models import ModelEntry, create_model, list_models, model_entry
+from coattend.terminal import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,8 +101,8 @@ def data_table(sets: list[Available]) -> Group:
 @contextmanager
 def fetch_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     """A bar per file that is being fetched or made."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console(stderr=True)) as bars:
         tasks = {}
 
         def progress(what: str, done: int, total: int | None) -> None:

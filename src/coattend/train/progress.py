@@ -6,24 +6,25 @@ import time
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coattend.terminal import console
 
 
 class TrainingProgress:
     """Loss, speed and time left while an epoch runs, accuracies after it; silent in all processes but the first."""
 
     def __init__(self, title: str, epochs: int, first_epoch: int, visible: bool) -> None:
-        self.console = Console(quiet=not visible)
+        self.console = console(quiet=not visible)
         self.title, self.epochs = title, epochs
         self.loss: float | None = None
         self.speed: float | None = None
         self.accuracies = ""
         self.moment = time.perf_counter()
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeRemainingColumn(),
             console=self.console,
             disable=not (visible and self.console.is_terminal),
@@ -57,4 +58,4 @@ class TrainingProgress:
         self.accuracies = "".join(f"  {key} {value:.2%}" for key, value in accuracies.items())
         if self.bar.disable:
             text = f"epoch {line['epoch'] + 1}/{self.epochs}  loss {line['train_loss']:.4f}{self.accuracies}"
-            self.console.print(f"{self.title}  {text}  {line['seconds']:.1f} s", highlight=False, soft_wrap=True)
+            self.console.print(f"{self.title}  {text}  {line['seconds']:.1f} s", soft_wrap=True)
