@@ -10,6 +10,7 @@ import torch
 import tyro
 
 from coattend import data as datasets
+from coattend.data.fitting import Fit
 from coattend.export import export_file
 from coattend.report import check_network, comparison_table, data_table, fetch_progress, models_table
 from coattend.terminal import console, say
@@ -74,6 +75,8 @@ def train(
     data: str | None = None,
     seed: int = 0,
     recipe: str | None = None,
+    size: int | None = None,
+    fit: Fit | None = None,
     settings: Settings = (),
     folder: Path = Path("runs"),
     accelerator: str = "auto",
@@ -87,6 +90,8 @@ def train(
         data: A data set's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
         seed: Seed of weights, order and augmentation.
         recipe: quick, house or paper; by default quick on mini and house elsewhere.
+        size: Pixels a side that all images are given; by default those they have, or a common one where they differ.
+        fit: resize scales the shorter side to size and cuts the longer one at both ends; crop cuts the centre.
         settings: Change a field of the recipe; may be repeated.
         folder: Where run folders live.
         accelerator: cpu, cuda, mps or auto.
@@ -96,7 +101,7 @@ def train(
     from coattend.train import RunFolder, changed, get_recipe, headline
     from coattend.train import train as train_one
 
-    chosen = changed(get_recipe(recipe or _default_recipe(data), model, data), settings)
+    chosen = changed(get_recipe(recipe or _default_recipe(data), model, data), _fitting(size, fit, settings))
     result = train_one(model, chosen, seed, folder, accelerator=accelerator, devices=devices, nodes=nodes)
     if not _leads():
         return 0
@@ -114,6 +119,8 @@ def compare(
     seeds: str = "0",
     data: str | None = None,
     recipe: str | None = None,
+    size: int | None = None,
+    fit: Fit | None = None,
     settings: Settings = (),
     folder: Path = Path("runs"),
     accelerator: str = "auto",
@@ -127,6 +134,8 @@ def compare(
         seeds: Seeds, separated by commas.
         data: A data set's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
         recipe: quick, house or paper; by default quick on mini and house elsewhere.
+        size: Pixels a side that all images are given; by default those they have, or a common one where they differ.
+        fit: resize scales the shorter side to size and cuts the longer one at both ends; crop cuts the centre.
         settings: Change a field of the recipe; may be repeated.
         folder: Where run folders live.
         accelerator: cpu, cuda, mps or auto.
@@ -141,7 +150,7 @@ def compare(
         recipe or _default_recipe(data),
         folder,
         data=data,
-        settings=settings,
+        settings=_fitting(size, fit, settings),
         accelerator=accelerator,
         devices=devices,
         nodes=nodes,
@@ -387,6 +396,12 @@ def main() -> None:
 
 def _default_recipe(data: str | None) -> str:
     return "quick" if data in (None, "mini") else "house"
+
+
+def _fitting(size: int | None, fit: Fit | None, settings: tuple[str, ...]) -> tuple[str, ...]:
+    """Size and fit as settings of the recipe, so that the run keeps them."""
+    given = {"size": size, "fit": fit}
+    return (*(f"{field}={value}" for field, value in given.items() if value is not None), *settings)
 
 
 def _seeds(text: str) -> list[int]:

@@ -67,3 +67,12 @@ def test_schedules() -> None:
     assert curve[0] == pytest.approx(0.04)
     assert curve[-1] < 1e-4
     assert PAPER["p4cnn"].learning_rate_factor(99, 100) == 1
+
+
+def test_size_and_fit_are_fields_of_the_recipe() -> None:
+    recipe = changed(get_recipe("house", "p4cnn"), ["size=48", "fit=crop"])
+    assert (recipe.size, recipe.fit) == (48, "crop")
+    with pytest.raises(ValueError, match="size is a number of pixels, at least 1, got 0"):
+        changed(recipe, ["size=0"])
+    with pytest.raises(ValueError, match="fit must be one of resize, crop, got 'stretch'"):
+        changed(recipe, ["fit=stretch"])

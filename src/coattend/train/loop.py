@@ -57,7 +57,7 @@ def train(
             return {**finished, "was_finished": True}
         if leads:
             stack.enter_context(folder.lock())
-        data = load_data(recipe.data)
+        data = load_data(recipe.data, size=recipe.size, fit=recipe.fit)
         prepared = prepare(data, recipe, fabric.device)
         augment = make_augmentation(recipe.augmentation)
         torch.manual_seed(seed)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from coattend.data.fitting import Fit
+
 Optimizer = Literal["adam", "adamw", "sgd", "nesterov"]
 Schedule = Literal["constant", "steps", "one-cycle"]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
@@ -19,6 +21,8 @@ Part = Literal["train", "train+valid"]
 class Recipe:
     """Everything about a training but the network and the seed.
 
+    - size: pixels a side that all images are given; None keeps the data's, or chooses one where sizes differ
+    - fit: "resize" scales the shorter side to size and cuts the longer one, "crop" cuts the centre without scaling
     - train_on: "train" keeps the validation split for choosing the epoch; "train+valid" uses it up, as [CW16] do
     - train_images, valid_images, test_images: only the first so many of a split; None for all
     - milestones: fractions of the epochs after which the learning rate is multiplied by gamma
@@ -33,6 +37,8 @@ class Recipe:
 
     name: str
     data: str = "mini"
+    size: int | None = None
+    fit: Fit = "resize"
     train_on: Part = "train"
     train_images: int | None = None
     valid_images: int | None = None
@@ -73,6 +79,8 @@ class Recipe:
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"size is a number of pixels, at least 1, got {self.size}.")
         for name in ("milestones", "drop_poses_at"):
             if any(not 0 <= fraction <= 1 for fraction in getattr(self, name)):
                 raise ValueError(f"{name} are fractions of the epochs, from 0 to 1, got {getattr(self, name)}.")
