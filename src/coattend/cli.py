@@ -12,6 +12,7 @@ import tyro
 from coattend import data as datasets
 from coattend.data.fitting import Fit
 from coattend.export import export_file
+from coattend.extras import missing
 from coattend.report import check_network, comparison_table, data_table, fetch_progress, models_table
 from coattend.terminal import console, say
 from coattend.version import __version__
@@ -388,6 +389,11 @@ def main() -> None:
         sys.exit(app.cli(prog="coattend", description="Co-attentive equivariant networks."))
     except ValueError as error:
         errors.print(f"coattend: {error}", soft_wrap=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if (remedy := missing(error)) is None:
+            raise
+        errors.print(f"coattend: {remedy}", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         errors.print("\ncoattend: stopped; the same command goes on from the last whole epoch.")

@@ -96,8 +96,8 @@ def test_missing_libraries_are_named(
     folders: dict[str, Path], digit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it fails, as if it were not installed
-    with pytest.raises(ValueError, match=r"run `pip install 'coattend\[plot\]'`"):
+    with pytest.raises(ValueError, match=r"run `pip install -e '\.\[plot\]'`"):
         list(attend(str(folders[ATTENTIVE]), digit, tmp_path / "pictures"))
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ValueError, match=r"run `pip install 'coattend\[plot\]'`"):
+    with pytest.raises(ValueError, match=r"run `pip install -e '\.\[plot\]'`"):
         write_report([folders[ATTENTIVE]], tmp_path / "report.html")

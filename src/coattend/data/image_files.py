@@ -27,8 +27,8 @@ def read_image(path: Path) -> Tensor:
         from PIL import Image, ImageOps
     except ImportError as error:
         raise DataError(
-            f"{path}: reading image files needs Pillow; run `pip install 'coattend[images]'`, or save the images as an "
-            ".npz with the arrays images and labels."
+            f"{path}: reading image files needs Pillow; run `pip install -e '.[images]'` in your clone of coattend, "
+            "or save the images as an .npz with the arrays images and labels."
         ) from error
     try:
         with warnings.catch_warnings():

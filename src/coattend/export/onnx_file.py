@@ -19,6 +19,7 @@ from coattend.export.certificate import KEY, Certificate, Line, Run, certify, co
 from coattend.export.freezing import frozen_with_outputs
 from coattend.export.shapes import image_shape_of
 from coattend.export.target import check_target, write_whole
+from coattend.extras import install
 
 if TYPE_CHECKING:
     import onnx
@@ -145,7 +146,7 @@ def _needed() -> Any:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"ONNX needs {error.name}; install it with: pip install 'coattend[onnx]'.") from error
+        raise ValueError(f"ONNX needs {error.name}; {install('onnx')}.") from error
     return onnx
 
 

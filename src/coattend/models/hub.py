@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from coattend.extras import install
+
 SCHEME = "hf://"
 WEIGHTS, CARD = "model.safetensors", "README.md"
 ENDPOINT: str | None = None  # the Hub itself, or what HF_ENDPOINT names
@@ -62,7 +64,7 @@ def _needed() -> Any:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise ValueError("the Hub needs huggingface_hub; install it with: pip install 'coattend[hub]'.") from error
+        raise ValueError(f"the Hub needs huggingface_hub; {install('hub')}.") from error
     return huggingface_hub
 
 

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coattend.extras import install
 from coattend.models.files import write_atomically
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ _SETTINGS: Any = {
 class PlottingError(ValueError):
     """The libraries that draw are not installed."""
 
+    @classmethod
+    def missing(cls) -> PlottingError:
+        """Say what is needed."""
+        return cls(f"pictures and reports need matplotlib and Jinja2; {install('plot')}.")
+
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[Figure]:
@@ -59,9 +65,7 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PlottingError(
-            "pictures and reports need matplotlib and Jinja2; run `pip install 'coattend[plot]'`."
-        ) from error
+        raise PlottingError.missing() from error
     with rc_context(_SETTINGS):
         yield Figure(figsize=(width, height))
 

@@ -135,9 +135,7 @@ def _environment() -> Any:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError as error:
-        raise PlottingError(
-            "pictures and reports need matplotlib and Jinja2; run `pip install 'coattend[plot]'`."
-        ) from error
+        raise PlottingError.missing() from error
     loader = FileSystemLoader(Path(__file__).parent / "templates")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
