@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import multiprocessing
 
 import coattend as ca
 
+PATIENCE = timedelta(seconds=60)
 SHARES = (3, 5)  # uneven: every process must weigh by what it holds
 
 
@@ -36,8 +38,13 @@ def batch() -> torch.Tensor:
 def work(rank: int, folder: str) -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=len(SHARES))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=len(SHARES), timeout=PATIENCE
+    )
+    if rank == 0:
+        make_net()(batch())  # a look of one process: nobody else is there to wait for
     net = make_net()
+    ca.nn.synchronise_norms(net)
     x = batch().split(SHARES)[rank]
     net(x).square().sum().backward()
     for parameter in net.parameters():
@@ -60,3 +67,22 @@ def test_two_processes_see_the_joint_batch() -> None:
             state = torch.load(Path(folder) / f"state{rank}.pt", weights_only=True)
             for name, value in net.state_dict().items():
                 torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)
+
+
+def test_no_collective_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    reduced = []
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_reduce", reduced.append)
+    net = make_net()
+    net(batch())
+    assert not reduced
+    ca.nn.synchronise_norms(net)
+    assert "sync=True" in repr(net)
+    net.eval()(batch())
+    assert not reduced
+    net.train()(batch())
+    assert len(reduced) == 4  # sums and squares of two norms
+    ca.nn.synchronise_norms(net, sync=False)
+    net(batch())
+    assert len(reduced) == 4

@@ -16,18 +16,38 @@ from coattend.nn.checks import check_map
 class GroupBatchNorm2d(_BatchNorm):
     """Batch norm per channel, over batch, poses and positions; arguments as :class:`torch.nn.BatchNorm2d`.
 
-    In training across several processes the statistics are those of the joint batch, without conversion.
+    With ``sync=True`` the statistics in training are those of the joint batch of all processes, and every process has
+    to take part in every forward; :func:`synchronise_norms` sets it for a whole model.
 
     Shapes: (batch, channels, group, height, width) in and out; two parameters per channel.
     """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        sync: bool = False,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.sync = sync
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
         check_map("GroupBatchNorm2d", x, self.num_features)
         uses_batch = self.training or not self.track_running_stats
-        if uses_batch and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if self.sync and uses_batch and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             return self._normalise_jointly(x)
         return super().forward(x)
+
+    def extra_repr(self) -> str:
+        """Print the layer as a signature."""
+        return super().extra_repr() + (", sync=True" if self.sync else "")
 
     def _normalise_jointly(self, x: Tensor) -> Tensor:
         axes, shape = (0, 2, 3, 4), (1, -1, 1, 1, 1)
@@ -56,6 +76,21 @@ class GroupBatchNorm2d(_BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (the base class's name)
         check_map("GroupBatchNorm2d", input, self.num_features)
+
+
+def synchronise_norms(model: nn.Module, sync: bool = True) -> None:
+    """Let the batch norms of a model use the joint batch of all processes in training, or no longer.
+
+    Every process then has to run every forward in training mode; a process that runs one alone waits for the others.
+
+    >>> model = nn.Sequential(GroupBatchNorm2d(8))
+    >>> synchronise_norms(model)
+    >>> model[0].sync
+    True
+    """
+    for module in model.modules():
+        if isinstance(module, GroupBatchNorm2d):
+            module.sync = sync
 
 
 class _SumOverProcesses(torch.autograd.Function):

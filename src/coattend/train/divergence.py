@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coattend.nn import synchronise_norms
 from coattend.train.run_folder import RunError
 
 
@@ -15,6 +16,7 @@ def check_loss(loss: float, limit: float, step: int, epoch: int, model: nn.Modul
     """Stop the run if the loss is not finite or beyond the limit."""
     if math.isfinite(loss) and loss <= limit:
         return
+    synchronise_norms(model, False)  # this process alone runs the batch again; the run ends here
     name, size = largest_activation(model, batch)
     raise RunError(
         f"training diverged: the loss is {loss:g} at step {step} (epoch {epoch}), the largest activation {size:.3g} "

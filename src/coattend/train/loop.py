@@ -17,7 +17,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from coattend.data import Dataset, load_data, make_augmentation
 from coattend.models import EquivariantNetwork, create_model, model_entry, read_model_file
-from coattend.nn import estimate_norm_statistics, group_convolutions, restricted_poses
+from coattend.nn import estimate_norm_statistics, group_convolutions, restricted_poses, synchronise_norms
 from coattend.train.batches import hash_seed, prepare, shuffled_batches
 from coattend.train.divergence import check_loss
 from coattend.train.dropping import drop_poses, poses_due
@@ -62,6 +62,7 @@ def train(
         augment = make_augmentation(recipe.augmentation)
         torch.manual_seed(seed)
         network = build_network(model_name, data)
+        synchronise_norms(network, world > 1)
         if leads:
             folder.describe(model_name, recipe, seed, data.provenance, count_parameters(network), fabric.device)
 
