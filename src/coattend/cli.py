@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import torch
 import tyro
@@ -381,23 +382,27 @@ def bench(
 
 def main() -> None:
     """Run a verb; a user's mistake ends in one line and exit code 2, Ctrl-C in 130."""
-    errors = console(stderr=True)
     if sys.argv[1:] == ["--version"]:
         say(f"coattend {__version__}")
         return
     try:
         sys.exit(app.cli(prog="coattend", description="Co-attentive equivariant networks."))
     except ValueError as error:
-        errors.print(f"coattend: {error}", soft_wrap=True)
-        sys.exit(2)
+        _end(f"coattend: {error}", 2)
     except ModuleNotFoundError as error:
         if (remedy := missing(error)) is None:
             raise
-        errors.print(f"coattend: {remedy}", soft_wrap=True)
-        sys.exit(2)
+        _end(f"coattend: {remedy}", 2)
     except KeyboardInterrupt:
-        errors.print("\ncoattend: stopped; the same command goes on from the last whole epoch.")
-        sys.exit(130)
+        _end("\ncoattend: stopped; the same command goes on from the last whole epoch.", 130)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    """Say why it ended; of several processes that train as one, the first speaks and its exit code counts."""
+    if not _leads():
+        sys.exit(0)  # a launcher that sees another code here kills the first process, perhaps before it has spoken
+    console(stderr=True).print(message, soft_wrap=True)
+    sys.exit(code)
 
 
 def _default_recipe(data: str | None) -> str:
@@ -418,4 +423,6 @@ def _seeds(text: str) -> list[int]:
 
 
 def _leads() -> bool:
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+    if torch.distributed.is_initialized():
+        return torch.distributed.get_rank() == 0
+    return os.environ.get("RANK", "0") == "0"  # torchrun has started several, and none has joined the group yet

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +32,7 @@ RECIPE = replace(
 )
 WORKER = """
 import sys
+import time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -39,22 +42,21 @@ train(MODEL, RECIPE, 0, Path(sys.argv[1]), accelerator="cpu")
 """
 
 
-def torchrun(*arguments: str, root: Path) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def environment() -> dict[str, str]:
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    return subprocess.run(
-        [*launcher, *arguments], capture_output=True, text=True, env=environment, cwd=root, check=False
-    )
+    return subprocess.run([*launcher, *arguments], capture_output=True, text=True, env=environment(), check=False)
 
 
 @pytest.mark.ddp
 def test_two_processes_train_like_one_with_the_joint_batch(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    root = Path(__file__).parents[2]
-    environment_root = {"PYTHONPATH": str(root)}
-    os.environ.update(environment_root)
-    both = torchrun(str(script), str(tmp_path / "two"), root=root)
+    both = torchrun(str(script), str(tmp_path / "two"))
     assert both.returncode == 0, both.stderr
     train(MODEL, RECIPE, 0, tmp_path / "one")
     one = RunFolder.of(tmp_path / "one", MODEL, RECIPE, 0)
@@ -72,9 +74,46 @@ def test_two_processes_train_like_one_with_the_joint_batch(tmp_path: Path) -> No
 def test_compare_works_under_torchrun(tmp_path: Path) -> None:
     settings = ["--set", "epochs=1", "--set", "train_images=64", "--set", "test_images=40"]
     models = ("z2cnn:width=4", "p4cnn:width=2")
-    run = torchrun(
-        "-m", "coattend", "compare", *models, "--folder", str(tmp_path), *settings, root=Path(__file__).parents[2]
-    )
+    run = torchrun("-m", "coattend", "compare", *models, "--folder", str(tmp_path), *settings)
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("against the first") == 1  # only one process speaks
     assert (tmp_path / "comparison.json").is_file()
+
+
+def alone(*arguments: str) -> subprocess.Popen[str]:
+    """The command line with Fabric's own launcher, which starts the second process."""
+    command = [sys.executable, "-m", "coattend", "train", "p4cnn:width=2", "--devices", "2", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+
+
+@pytest.mark.ddp
+def test_a_mistake_that_only_the_first_process_meets_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    process = alone("--folder", str(tmp_path / "file"))
+    _, complaint = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert complaint.count("cannot make the run folder") == 1
+    assert "Traceback" not in complaint
+
+
+@pytest.mark.ddp
+def test_divergence_stops_both_processes_with_one_line(tmp_path: Path) -> None:
+    process = alone("--folder", str(tmp_path), "--set", "explode=0.01", "--set", "train_images=64")
+    _, complaint = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert complaint.count("training diverged") == 1
+    assert "Traceback" not in complaint
+
+
+@pytest.mark.ddp
+def test_a_killed_process_is_named_by_the_one_that_is_left(tmp_path: Path) -> None:
+    process = alone("--folder", str(tmp_path), "--set", "epochs=500", "--set", "train_images=64")
+    while not list(tmp_path.rglob("checkpoint.pt")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    os.kill(child, signal.SIGKILL)
+    _, complaint = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "another process of this training ended" in complaint
+    assert "Traceback" not in complaint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
@@ -25,6 +23,7 @@ from coattend.train.evaluation import evaluate, network_error
 from coattend.train.memory import keep_freed_memory
 from coattend.train.optimiser import make_optimizer, set_learning_rate
 from coattend.train.outcome import outcome, save_predictions, save_trained
+from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together, total
 from coattend.train.progress import TrainingProgress
 from coattend.train.recipe import Recipe
 from coattend.train.run_folder import RunFolder
@@ -50,24 +49,24 @@ def train(
         # -- processes, data, network: only the first process touches the run folder -----------------------------------
         fabric = launched_fabric(recipe, accelerator, devices, nodes)
         rank, world, leads = fabric.global_rank, fabric.world_size, fabric.is_global_zero
+        stack.enter_context(lost_processes_named())
         if fabric.device.type == "cpu":
             keep_freed_memory()
-        finished = fabric.broadcast(folder.result if leads else None)
+        finished = by_first(fabric, lambda: folder.result)
         if finished is not None:
             return {**finished, "was_finished": True}
-        if leads:
-            stack.enter_context(folder.lock())
-        data = load_data(recipe.data, size=recipe.size, fit=recipe.fit)
-        prepared = prepare(data, recipe, fabric.device)
+        together(fabric, lambda: stack.enter_context(folder.lock()) if leads else None)
+        data = together(fabric, lambda: load_data(recipe.data, size=recipe.size, fit=recipe.fit))
+        prepared = together(fabric, lambda: prepare(data, recipe, fabric.device))
         augment = make_augmentation(recipe.augmentation)
         torch.manual_seed(seed)
-        network = build_network(model_name, data)
+        network = together(fabric, lambda: build_network(model_name, data))
         synchronise_norms(network, world > 1)
-        if leads:
-            folder.describe(model_name, recipe, seed, data.provenance, count_parameters(network), fabric.device)
+        parameters = count_parameters(network)
+        by_first(fabric, lambda: folder.describe(model_name, recipe, seed, data.provenance, parameters, fabric.device))
 
         # -- where to go on --------------------------------------------------------------------------------------------
-        state = fabric.broadcast(folder.load_checkpoint() if leads else None)
+        state = by_first(fabric, folder.load_checkpoint)
         first_epoch, best = 0, None
         if state is not None:
             network.restrict(state.get("relative", {}))
@@ -107,7 +106,9 @@ def train(
                     logits.float(), labels, reduction="sum", label_smoothing=recipe.label_smoothing
                 )
                 loss = summed.item() / len(labels)
-                check_loss(loss, recipe.explode, step, epoch, network, images)
+                # The joint loss: all processes stop at the same step, as one would.
+                joint_loss = total(fabric, summed) / joint
+                check_loss(joint_loss, recipe.explode, step, epoch, network, images)
                 optimizer.zero_grad(set_to_none=True)
                 # Gradients are averaged over processes: so weighted, they are those of the joint batch's mean loss.
                 fabric.backward(summed * world / joint)
@@ -133,8 +134,10 @@ def train(
                 line |= {"valid_loss": valid.loss, "valid_accuracy": valid.accuracy}
                 if best is None or (valid.accuracy, -valid.loss) > (best["accuracy"], -best["loss"]):
                     best = {"epoch": epoch, "accuracy": valid.accuracy, "loss": valid.loss}
-                    if leads:
-                        save_trained(network, folder.best_weights, prepared.preprocessing, recipe, data)
+                    by_first(
+                        fabric,
+                        lambda: save_trained(network, folder.best_weights, prepared.preprocessing, recipe, data),
+                    )
             if recipe.keep_poses < 1:
                 line["relative_poses"] = sum(len(layer.relative) for layer in group_convolutions(network).values())
             if recipe.is_due(epoch, recipe.test_every):
@@ -148,49 +151,30 @@ def train(
             if leads:
                 for key, value in line.items():
                     board.add_scalar(key, value, epoch)
-                folder.save_checkpoint(
-                    {
-                        "model": network.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "epoch": epoch,
-                        "best": best,
-                        "relative": restricted_poses(network),
-                        "metrics_bytes": folder.append_metrics(line),
-                    },
-                    epoch,
-                )
+            checkpoint = {
+                "model": network.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "epoch": epoch,
+                "best": best,
+                "relative": restricted_poses(network),
+            }
+            by_first(fabric, lambda: folder.keep_epoch(line, checkpoint))  # noqa: B023 (called at once)
             progress.epoch(line)
-            fabric.barrier()
 
         # -- what came out ---------------------------------------------------------------------------------------------
         at_end, chosen = evaluate(fabric, model, prepared.test), None
-        if leads:
-            save_trained(network, folder.last_weights, prepared.preprocessing, recipe, data)
+        by_first(fabric, lambda: save_trained(network, folder.last_weights, prepared.preprocessing, recipe, data))
         if best is not None:
-            network.load_state_dict(fabric.broadcast(read_model_file(folder.best_weights)[1] if leads else {}))
+            network.load_state_dict(by_first(fabric, lambda: read_model_file(folder.best_weights)[1]))
             chosen = evaluate(fabric, model, prepared.test)
-        result: dict[str, Any] = {}
-        if leads:
+
+        def finish() -> dict[str, Any]:
             save_predictions(folder, prepared.test.labels, at_end, chosen)
             result = outcome(folder, recipe, at_end, chosen, best) | {"parameters": count_parameters(network)}
             folder.finish(result)
-        return fabric.broadcast(result)
+            return result
 
-
-def launched_fabric(recipe: Recipe, accelerator: str, devices: int, nodes: int) -> Fabric:
-    """Devices, precision and processes. Started by ``torchrun``, its numbers count; SLURM's are found by Fabric."""
-    if "LOCAL_WORLD_SIZE" in os.environ:
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes = int(os.environ["WORLD_SIZE"]) // devices
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        strategy="ddp" if devices * nodes > 1 else "auto",
-        precision=recipe.precision,
-    )
-    fabric.launch()
-    return fabric
+        return by_first(fabric, finish)
 
 
 def build_network(model_name: str, data: Dataset) -> EquivariantNetwork:

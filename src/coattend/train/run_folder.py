@@ -137,6 +137,10 @@ class RunFolder:
         """Write a JSON file in one piece."""
         write_atomically(self.path / name, (json.dumps(values, indent=1) + "\n").encode())
 
+    def keep_epoch(self, line: dict[str, Any], state: dict[str, Any]) -> None:
+        """Write down what an epoch measured, then the state to go on from."""
+        self.save_checkpoint({**state, "metrics_bytes": self.append_metrics(line)}, line["epoch"])
+
     def append_metrics(self, line: dict[str, Any]) -> int:
         """Append one line for good; returns the length of the file, which the checkpoint remembers."""
         with self.metrics.open("ab") as file:

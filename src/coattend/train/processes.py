@@ -1,0 +1,91 @@
+"""Several processes that train as one: they start together, fail together and leave their group before they exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from coattend.train.recipe import Recipe
+from coattend.train.run_folder import RunError
+
+T = TypeVar("T")
+
+
+def launched_fabric(recipe: Recipe, accelerator: str, devices: int, nodes: int) -> Fabric:
+    """Devices, precision and processes. Started by ``torchrun``, its numbers count; SLURM's are found by Fabric."""
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+        precision=recipe.precision,
+    )
+    fabric.launch()
+    # Fabric leaves a gloo group to C++'s static destructors, which abort the process while the group's threads run.
+    atexit.unregister(leave_group)
+    atexit.register(leave_group)
+    return fabric
+
+
+def leave_group() -> None:
+    """Destroy the process group, if there is one."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def together(fabric: Fabric, work: Callable[[], T]) -> T:
+    """Do the same work in every process; where it fails in one, all raise, so that none waits for another."""
+    if fabric.world_size == 1:
+        return work()
+    failure: Exception | None = None
+    try:
+        value = work()
+    except Exception as error:  # noqa: BLE001 (raised again below)
+        failure = error
+    messages: list[str | None] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(messages, None if failure is None else str(failure) or repr(failure))
+    if failure is not None:
+        raise failure
+    for rank, message in enumerate(messages):
+        if message is not None:
+            raise RunError(f"process {rank} of {fabric.world_size} failed: {message}")
+    return value
+
+
+def by_first(fabric: Fabric, work: Callable[[], T]) -> T:
+    """Do work in the first process alone; all get what it returns, or fail as it did."""
+    value = together(fabric, lambda: work() if fabric.is_global_zero else None)
+    return cast(T, fabric.broadcast(value))
+
+
+def total(fabric: Fabric, value: Tensor) -> float:
+    """Sum a number over all processes."""
+    summed = fabric.all_reduce(value.detach().clone(), reduce_op="sum")
+    assert isinstance(summed, Tensor)
+    return summed.item()
+
+
+@contextmanager
+def lost_processes_named() -> Iterator[None]:
+    """Turn the error of a collective whose other side has gone into one that says so."""
+    try:
+        yield
+    except RuntimeError as error:
+        gone = isinstance(error, torch.distributed.DistError) or re.search("by peer|Broken pipe", str(error))
+        if not gone:
+            raise
+        raise RunError(
+            f"another process of this training ended ({str(error).splitlines()[0]}); start the same command again to "
+            "go on from the last whole epoch."
+        ) from error
