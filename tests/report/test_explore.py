@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import json
+import socket
+import struct
 import threading
 import urllib.request
 from dataclasses import replace
@@ -108,3 +111,40 @@ def test_the_server_has_the_page_and_nothing_else() -> None:
         with pytest.raises(ValueError, match=f"port {server.server_port} cannot be used"):
             page_server("", server.server_port)
         server.shutdown()
+
+
+def test_the_server_answers_to_its_own_name_only() -> None:
+    """A page elsewhere can let its own name point to 127.0.0.1; the browser then names that host."""
+    with page_server("<p>weights</p>", port=0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port
+        for host, status in (
+            (f"127.0.0.1:{port}", 200),
+            (f"localhost:{port}", 200),
+            (f"elsewhere.example:{port}", 421),
+            ("127.0.0.1", 421),
+            ("", 421),
+        ):
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            connection.request("GET", "/", headers={"Host": host})
+            answer = connection.getresponse()
+            assert answer.status == status, host
+            assert (b"weights" in answer.read()) == (status == 200)
+            assert answer.getheader("X-Content-Type-Options") == "nosniff"
+            assert "default-src 'none'" in (answer.getheader("Content-Security-Policy") or "")
+            connection.close()
+        server.shutdown()
+
+
+def test_a_closed_tab_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with page_server("x" * 10**7, port=0) as server:
+        server.daemon_threads = False  # so that leaving the block waits for all of them
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for _ in range(5):
+            tab = socket.create_connection(("127.0.0.1", server.server_port))
+            tab.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+            tab.recv(10)
+            tab.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing it resets
+            tab.close()
+        server.shutdown()
+    assert capsys.readouterr().err == ""

@@ -76,8 +76,12 @@ def explorer(page_file: Path, open_in_browser: Open) -> Opened:
 
 def at_rest(opened: Opened) -> Opened:
     """Wait until every number on the page belongs to the picture and the pose that are shown."""
-    opened.page.wait_for_function("window.explorer && window.explorer.isAtRest()")
-    return opened
+    for _ in range(1800):
+        # wait_for_function would evaluate a string inside the page, which the served page's policy forbids.
+        if opened.page.evaluate("Boolean(window.explorer?.isAtRest())"):
+            return opened
+        opened.page.wait_for_timeout(50)  # milliseconds
+    raise AssertionError(f"the page did not come to rest: {opened.complaints}")
 
 
 def shown_pixels(opened: Opened) -> Tensor:
@@ -164,6 +168,8 @@ def test_draw_turn_and_read_the_prediction(explorer: Opened, trained: list[Train
     page.click("#clear")
     at_rest(explorer)
     assert page.locator(".answer strong").all_text_contents() == ["–"] * 3
+    assert page.locator("#circle-caption").text_content().startswith("Nothing drawn")
+    assert page.eval_on_selector_all("#circle .curve", "all => all.map(curve => curve.getAttribute('d'))") == [""] * 3
     drag(explorer, (0.3, 0.25), (0.7, 0.25), (0.5, 0.8))
     at_rest(explorer)
     drawn = shown_pixels(explorer)

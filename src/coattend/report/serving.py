@@ -3,33 +3,65 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import webbrowser
 from collections.abc import Callable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+# The explorer's code, style and networks are inside the page; nothing may come from or go elsewhere.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'wasm-unsafe-eval' blob:; style-src 'unsafe-inline'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
-def page_server(page: str, port: int) -> ThreadingHTTPServer:
-    """A server of this page alone, reachable from this machine alone; port 0 takes a free one."""
-    content = page.encode()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            is_page = self.path == "/"
-            self.send_response(200 if is_page else 404)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(content) if is_page else 0))
-            self.end_headers()
-            if is_page:
-                self.wfile.write(content)
+class PageServer(ThreadingHTTPServer):
+    """A server of one page, reachable from this machine alone."""
 
-        def log_message(self, *_: Any) -> None:
-            """Stay quiet: requests are of no interest to the person at the terminal."""
+    content: bytes
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report an error, unless it is a browser that went away: a closed tab is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+
+    def do_GET(self) -> None:
+        # Another site can let its own name point to 127.0.0.1, but the browser then sends that name.
+        own_names = {f"{host}:{self.server.server_port}" for host in ("127.0.0.1", "localhost")}
+        if self.headers["Host"] not in own_names:
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST)
+        elif self.path != "/":
+            self._answer(HTTPStatus.NOT_FOUND)
+        else:
+            self._answer(HTTPStatus.OK, self.server.content)
+
+    def _answer(self, status: HTTPStatus, content: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Stay quiet: requests are of no interest to the person at the terminal."""
+
+
+def page_server(page: str, port: int) -> PageServer:
+    """Make a server of this page alone; port 0 takes a free one."""
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        server = PageServer(("127.0.0.1", port), _Handler)
     except (OSError, OverflowError) as error:
         raise ValueError(f"port {port} cannot be used ({error}); choose another with --port, 0 for any.") from error
+    server.content = page.encode()
+    return server
 
 
 def address(server: ThreadingHTTPServer) -> str:

@@ -22,12 +22,13 @@ class Circle {
 
   restart(pixels, side, mirrored, label) {
     Object.assign(this, { pixels, side, mirrored, label });
+    this.isBlank = !pixels.some((value) => value > 0);
     this.found = this.networks.map(() => []);
     this.show();
   }
 
   get isComplete() {
-    return this.found.every((probabilities) => probabilities.length === ANGLES.length);
+    return this.isBlank || this.found.every((probabilities) => probabilities.length === ANGLES.length);
   }
 
   async advance() {
@@ -55,6 +56,10 @@ class Circle {
       const closed = points.length === ANGLES.length ? "Z" : "";
       curve.setAttribute("d", points.length ? `M${points.join("L")}${closed}` : "");
     });
+    if (this.isBlank) {
+      this.caption.textContent = "Nothing drawn: the probability at every angle appears here.";
+      return;
+    }
     const name = chosen === null ? "each class" : `“${this.networks[0].classes[chosen]}”`;
     this.caption.replaceChildren(`Probability of ${name} at every angle; the outer ring is 100 %.`);
     this.networks.forEach((network, n) => {
