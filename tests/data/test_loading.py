@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from coattend.data import DataError, Dataset, available, load_data
 from coattend.data.fitting import fitted
@@ -55,19 +56,36 @@ def test_size_applies_to_named_sets_too_and_is_recorded(size: int, fit: str) -> 
 
 
 def test_resizing_commutes_with_quarter_turns_and_mirrors() -> None:
-    images = load_data("mini").valid.images[:50]
-    for size in (17, 29, 56):
-        small = fitted(images, size, "resize").int()
+    digits = load_data("mini").valid.images[:50]
+    coloured = torch.randint(256, (2, 3, 54, 62), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for images, size, fit in (
+        (digits, 17, "resize"),
+        (digits, 29, "resize"),
+        (digits, 27, "crop"),
+        (digits[..., :21], 28, "resize"),
+        (coloured, 48, "resize"),
+        (coloured, 47, "crop"),
+        (coloured[..., :3], 8, "resize"),
+    ):
+        small = fitted(images, size, fit)
         for k in range(4):
             for mirrored in (images, images.flip(-1)):
                 expected = (small if mirrored is images else small.flip(-1)).rot90(k, (-2, -1))
-                assert (fitted(mirrored.rot90(k, (-2, -1)), size, "resize").int() - expected).abs().max() <= 1
+                assert torch.equal(fitted(mirrored.rot90(k, (-2, -1)), size, fit), expected)
+
+
+def test_resizing_agrees_with_torch() -> None:
+    images = load_data("mini").valid.images[:50]
+    for size in (17, 29, 56):
+        expected = F.interpolate(images.float(), (size, size), mode="bicubic", antialias=True).round().clamp(0, 255)
+        assert (fitted(images, size, "resize").int() - expected.int()).abs().max() <= 1
 
 
 def test_fitting_scales_the_shorter_side_and_cuts_the_longer() -> None:
     wide = torch.arange(40, dtype=torch.uint8).expand(2, 1, 20, 40) * 6
     assert torch.equal(fitted(wide, 20, "resize"), wide[..., 10:30])
-    assert torch.equal(fitted(wide, 11, "crop"), wide[..., 4:15, 14:25])
+    assert torch.equal(fitted(wide, 10, "crop"), wide[..., 5:15, 15:25])
+    assert torch.equal(fitted(wide, 11, "crop"), wide[..., 4:15, 14:25] + 3)  # its centre is between two pixels
     half = fitted(wide, 10, "resize")
     assert half.shape == (2, 1, 10, 10)
     assert (half.int() - wide[..., :10, 11:31:2].int()).abs().max() <= 6  # a ramp stays the ramp

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from coattend.data import DataError, load_data
+from coattend.data.fitting import Fit, chosen_size, fitted
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -54,19 +55,99 @@ def test_given_splits_are_kept(tmp_path: Path) -> None:
     data = load_data(tmp_path / "own")
     assert [len(part) for part in data.splits().values()] == [8, 4, 6]
     assert "splits as given" in data.provenance
-    (tmp_path / "own" / "valid").rename(tmp_path / "own" / "validation")
-    with pytest.raises(DataError, match="expected train, valid and test, add valid"):
+
+
+@pytest.mark.parametrize("name", ["val", "validation", "Valid"])
+def test_a_validation_folder_may_have_its_usual_names(tmp_path: Path, name: str) -> None:
+    for split, count in (("train", 5), (name, 2)):
+        for label in ("a", "b"):
+            for i in range(count):
+                write(tmp_path / "own" / split / label / f"{i}.png", image(i))
+    data = load_data(tmp_path / "own")
+    assert data.classes == ("a", "b")
+    assert [len(part) for part in data.splits().values()] == [8, 4, 2]  # the test images come out of train
+    assert "own images own (test split off train by seed 0, " in data.provenance
+    assert data.valid.names == tuple(str(tmp_path / "own" / name / c / f"{i}.png") for c in "ab" for i in range(2))
+    shown = {name for part in data.splits().values() for name in part.names or ()}
+    assert len(shown) == 14
+
+
+def test_validation_images_are_split_off_where_only_training_and_test_are_given(tmp_path: Path) -> None:
+    for split, count in (("train", 20), ("test", 3)):
+        for label in ("a", "b"):
+            for i in range(count):
+                write(tmp_path / "own" / split / label / f"{i}.png", image(i))
+    data = load_data(tmp_path / "own")
+    assert [part.labels.bincount().tolist() for part in data.splits().values()] == [[18, 18], [2, 2], [3, 3]]
+    write(tmp_path / "own" / "c" / "0.png", image(0))
+    with pytest.raises(DataError, match="has test, train beside c; expected either"):
+        load_data(tmp_path / "own")
+    (tmp_path / "own" / "c").rename(tmp_path / "own" / "val")
+    (tmp_path / "own" / "valid").mkdir()
+    write(tmp_path / "own" / "valid" / "a" / "0.png", image(0))
+    with pytest.raises(DataError, match="expected images of the class|has both val and valid"):
         load_data(tmp_path / "own")
 
 
-def test_size_makes_different_images_equal_and_its_lack_is_an_error(classes: Path) -> None:
+def test_folders_of_splits_are_never_classes(tmp_path: Path) -> None:
+    for split in ("val", "test"):
+        for i in range(5):
+            write(tmp_path / "own" / split / "a" / f"{i}.png", image(i))
+            write(tmp_path / "own" / split / "b" / f"{i}.png", image(i))
+    with pytest.raises(DataError, match="has images in valid and test only; expected train as well"):
+        load_data(tmp_path / "own")
+
+
+def test_images_of_different_sizes_are_given_a_common_one(classes: Path) -> None:
     write(classes / "cat" / "wide.png", image(1, (30, 50, 3)))
-    with pytest.raises(DataError, match=r"wide.png: expected square images of one size, got \(30, 50\).*pass size="):
-        load_data(classes)
+    data = load_data(classes)
+    assert data.image_shape == (3, 20, 20)
+    assert "scaled from sides of 20 to 50 pixels to 20 x 20" in data.provenance
+    assert load_data(classes).provenance == data.provenance
+    whole = {name: x for part in data.splits().values() for name, x in zip(part.names or (), part.images, strict=True)}
+    assert torch.equal(whole[str(classes / "cat" / "00.png")], torch.from_numpy(image(0).transpose(2, 0, 1)))
+    wide = torch.from_numpy(image(1, (30, 50, 3)).transpose(2, 0, 1))
+    assert torch.equal(whole[str(classes / "cat" / "wide.png")], fitted(wide[None], 20, "resize")[0])
     assert load_data(classes, size=16).image_shape == (3, 16, 16)
     assert load_data(classes, size=15, fit="crop").image_shape == (3, 15, 15)
-    with pytest.raises(DataError, match="cannot crop 25 x 25"):
+    assert load_data(classes, fit="crop").image_shape == (3, 20, 20)
+    with pytest.raises(DataError, match="30 of 31 images cannot be used:\n.*00.png: cannot crop 25 x 25"):
         load_data(classes, size=25, fit="crop")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "fit", "size"),
+    [
+        ([(41, 90), (90, 50), (70, 63)], "resize", 48),  # the median of 41, 50, 63 is 50
+        ([(41, 90), (90, 50), (70, 63)], "crop", 40),
+        ([(30, 40)], "resize", 28),
+        ([(3000, 4000), (4000, 3000)], "resize", 128),
+        ([(5, 7)], "resize", 5),
+    ],
+)
+def test_the_common_size_follows_the_shorter_sides(shapes: list[tuple[int, int]], fit: Fit, size: int) -> None:
+    assert chosen_size(shapes, fit) == size
+
+
+def test_every_bad_file_is_in_one_message(classes: Path) -> None:
+    (classes / "cat" / "00.png").write_bytes(b"<html>")
+    (classes / "dog" / "cut.png").write_bytes((classes / "cat" / "01.png").read_bytes()[:300])
+    write(classes / "dog" / "deep.png", np.zeros((20, 20), dtype=np.uint16))
+    with pytest.raises(DataError) as caught:
+        load_data(classes)
+    message = str(caught.value)
+    assert "3 of 32 images cannot be used:" in message
+    bad = [classes / "cat" / "00.png", classes / "dog" / "cut.png", classes / "dog" / "deep.png"]
+    assert all(line.strip().startswith(str(path)) for line, path in zip(message.splitlines()[1:], bad, strict=True))
+    for i in range(60):
+        (classes / "dog" / f"bad{i}.png").write_bytes(b"")
+    with pytest.raises(DataError, match="63 of 92 images cannot be used:(.|\n)*and 13 more"):
+        load_data(classes)
+
+
+def test_a_summary_says_what_was_read(classes: Path) -> None:
+    counts = "own: 24 / 3 / 3 images 3 x 20 x 20 to train, validate and test, 2 classes (cat, dog); own images own ("
+    assert load_data(classes).summary().startswith(counts)
 
 
 def test_grey_stays_grey_and_becomes_colour_among_colours(tmp_path: Path, classes: Path) -> None:
@@ -99,11 +180,11 @@ def test_unreadable_deep_and_enormous_images_are_refused(classes: Path, monkeypa
         with pytest.raises(DataError, match="00.png cannot be read as an image"):
             load_data(classes)
     write(path, np.zeros((20, 20), dtype=np.uint16))
-    with pytest.raises(DataError, match="expected 8 bits per channel, got Pillow's mode 'I;16'"):
+    with pytest.raises(DataError, match="expected 8 bits per channel, got 16 bits"):
         load_data(classes)
     path.write_bytes(whole)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)
-    with pytest.raises(DataError, match="cannot be read as an image"):
+    with pytest.raises(DataError, match="more than the 300 pixels that are read at once; cut it into tiles"):
         load_data(classes)
 
 
@@ -143,6 +224,13 @@ def test_an_npz_is_read_in_every_common_layout(tmp_path: Path, shape: tuple[int,
     assert load_data(tmp_path / "own.npz", size=4).classes == ("x", "y", "z")
 
 
+def test_oblong_images_of_an_npz_are_made_square(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", images=image(0, (30, 30, 41)), labels=np.arange(30) % 3)
+    data = load_data(tmp_path / "own.npz")
+    assert data.image_shape == (1, 28, 28)
+    assert "scaled from sides of 30 to 41 pixels to 28 x 28" in data.provenance
+
+
 GOOD = {"images": np.zeros((9, 8, 8), np.uint8), "labels": np.arange(9) % 3}
 
 
@@ -164,7 +252,11 @@ GOOD = {"images": np.zeros((9, 8, 8), np.uint8), "labels": np.arange(9) % 3}
         ({"images": GOOD["images"][:0], "labels": GOOD["labels"][:0]}, "at least two classes"),
         ({**GOOD, "images": np.zeros((9, 8, 8))}, "expected uint8 images .* got float64"),
         ({**GOOD, "images": np.zeros((9, 5, 8, 8), np.uint8)}, r"with 1 or 3 channels, got uint8 \(9, 5, 8, 8\)"),
-        ({**GOOD, "images": np.zeros((9, 8, 9), np.uint8)}, "expected square images"),
+        ({**GOOD, "images": np.zeros((9, 0, 8), np.uint8)}, r"got uint8 \(9, 0, 8\)"),
+        ({**GOOD, "images": np.uint8(3)}, r"expected uint8 images .* got uint8 \(\)"),
+        ({**GOOD, "labels": np.int64(3)}, r"one whole-number label per image, \(9,\), got int64 \(\)"),
+        ({**GOOD, "classes": np.array("a")}, r"classes to be a list of names, got an array of shape \(\)"),
+        ({**GOOD, "classes": ["a", "b", "c", "d"]}, "expected images of the class 'd', got none"),
         ({**GOOD, "images": np.array([object()] * 9)}, "without pickled objects"),
     ],
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+SHOWN = 12  # class names in a summary
 
 
 class DataError(ValueError):
@@ -14,10 +17,11 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images (n, channels, height, width) of bytes and their labels (n,)."""
+    """Images (n, channels, height, width) of bytes, their labels (n,), and the files they were read from, if any."""
 
     images: Tensor
     labels: Tensor
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
@@ -31,9 +35,23 @@ class Split:
                 f"Split expects one int64 label per image, ({len(images)},), got {labels.dtype} "
                 f"{tuple(labels.shape)}; pass labels.long() of the images' length."
             )
+        if self.names is not None and len(self.names) != len(images):
+            raise DataError(f"Split expects one name per image, {len(images)}, got {len(self.names)}.")
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def at(self, index: Tensor) -> Split:
+        """The images at some places, in that order."""
+        names = None if self.names is None else tuple(self.names[i] for i in index.tolist())
+        return Split(self.images[index], self.labels[index], names)
+
+
+def joined(parts: Sequence[Split]) -> Split:
+    """Splits one after the other."""
+    names = [part.names for part in parts]
+    known = tuple(name for some in names if some is not None for name in some) if None not in names else None
+    return Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]), known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +82,16 @@ class Dataset:
 
     def train_and_valid(self) -> Split:
         """Both joined, in order, for final runs: 12,000 of rotated MNIST, 50,000 of CIFAR-10."""
-        return Split(
-            torch.cat([self.train.images, self.valid.images]), torch.cat([self.train.labels, self.valid.labels])
+        return joined([self.train, self.valid])
+
+    def summary(self) -> str:
+        """One line for a person: how many images of which shape and classes, and where they come from."""
+        counts = " / ".join(f"{len(part):,}" for part in self.splits().values())
+        shown = ", ".join(self.classes[:SHOWN]) + (", ..." if len(self.classes) > SHOWN else "")
+        shape = " x ".join(map(str, self.image_shape))
+        return (
+            f"{self.name}: {counts} images {shape} to train, validate and test, {len(self.classes)} classes ({shown}); "
+            f"{self.provenance}"
         )
 
     @property

@@ -30,7 +30,8 @@ def load_data(
     """A data set by name (mini, rotated-mnist, mnist, cifar10), or the user's images by path.
 
     A path leads to a folder with one sub-folder of images per class, or to an ``.npz`` with ``images`` and ``labels``.
-    ``size`` gives all images that many pixels a side, by resizing or by cropping their centre (``fit="crop"``).
+    ``size`` gives all images that many pixels a side, by resizing or by cropping their centre (``fit="crop"``); without
+    it the user's images keep theirs, or are given a common size where they differ or are not square.
 
     >>> data = load_data("mini")
     >>> len(data.train), len(data.valid), len(data.test), data.image_shape, data.provenance
@@ -42,7 +43,7 @@ def load_data(
     elif isinstance(name_or_path, str) and name_or_path in ENTRIES:
         dataset = _stored(ENTRIES[name_or_path], folder)
     elif (path := Path(name_or_path).expanduser()).exists():
-        return read_own_images(path, size, fit)
+        return read_own_images(path, size, fit).dataset()
     elif isinstance(name_or_path, Path) or len(path.parts) > 1 or path.suffix:
         raise DataError(f"{path} does not exist; expected an image folder, an .npz, or one of {', '.join(_names())}.")
     else:

@@ -75,7 +75,7 @@ def _dataset(parts: dict[str, tuple[Bytes, Bytes]]) -> Dataset:
         name="mnist",
         train=Split(as_tensor(images[:split]), as_tensor(labels[:split])),
         valid=Split(as_tensor(images[split:]), as_tensor(labels[split:])),
-        test=Split(*map(as_tensor, parts["test"])),
+        test=Split(as_tensor(parts["test"][0]), as_tensor(parts["test"][1])),
         classes=CLASSES,
         provenance="original (sha256 of pixels and labels verified)",
     )

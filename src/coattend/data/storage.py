@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
+import math
 import os
 import secrets
 import sys
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -23,7 +26,22 @@ from coattend.data.dataset import DataError, Dataset, Split
 
 TEMPORARY = ".tmp"
 SPLITS = ("train", "valid", "test")
-UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+ARRAYS = 100  # in one file; an honest one has nine at most
+PACKED = 100  # times its own length that a file may unpack to, once that is more than
+UNPACKED = 1 << 28  # bytes
+UNREADABLE = (
+    OSError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,  # of encrypted members, of deep nesting and of unknown compression
+    ValueError,
+    lzma.LZMAError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def data_folder() -> Path:
@@ -74,10 +92,26 @@ def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
             facts = {key: file[key] for key in ("classes", "provenance", "sha256")}
     except UNREADABLE as error:
         raise DataError(f"{path} cannot be read as a data set of three splits ({error}); {remedy}.") from error
+    if facts["classes"].ndim != 1 or any(
+        array.dtype != np.uint8 if array.ndim == 4 else array.ndim != 1 or array.dtype.kind not in "iu"
+        for array in arrays.values()
+    ):
+        raise DataError(f"{path} holds arrays of other kinds than a data set of three splits has; {remedy}.")
     if str(facts["sha256"]) != _digest(arrays):
         raise DataError(f"{path} is damaged: its content does not match the sha256 stored with it; {remedy}.")
-    splits = {split: Split(*map(as_tensor, (arrays[f"{split}_images"], arrays[f"{split}_labels"]))) for split in SPLITS}
+    splits = {
+        split: Split(as_tensor(arrays[f"{split}_images"]), as_tensor(arrays[f"{split}_labels"])) for split in SPLITS
+    }
     return Dataset(name, **splits, classes=tuple(map(str, facts["classes"])), provenance=str(facts["provenance"]))
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether ``save_dataset`` wrote this ``.npz``."""
+    try:
+        with opened_npz(path) as file:
+            return {"train_images", "sha256"} <= set(file.files)
+    except UNREADABLE:
+        return False
 
 
 def stored_provenance(path: Path) -> str:
@@ -93,11 +127,33 @@ def stored_provenance(path: Path) -> str:
 def opened_npz(path: Path) -> Iterator[NpzFile]:
     """An ``.npz`` without pickled objects; raises one of ``UNREADABLE`` if it is none."""
     with open(path, "rb") as file:  # numpy would leave the file open if it is no zip
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                _check_lengths(archive, path.stat().st_size)
+        file.seek(0)
         content = np.load(file, allow_pickle=False)
         if not isinstance(content, NpzFile):
             raise ValueError("a single array, not an .npz")
         with content:
             yield content
+
+
+def _check_lengths(archive: zipfile.ZipFile, length: int) -> None:
+    """Compare what the arrays say of themselves with what is there, before numpy makes room for it."""
+    members = archive.infolist()
+    unpacked = sum(member.file_size for member in members)
+    if len(members) > ARRAYS or unpacked > max(UNPACKED, PACKED * length):
+        raise ValueError(
+            f"{len(members):,} arrays of {unpacked:,} bytes packed into {length:,}, which no honest file has; write it "
+            "with np.savez, uncompressed"
+        )
+    for member in members:
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+        if not dtype.hasobject and math.prod(shape) * max(1, dtype.itemsize) > member.file_size:
+            raise ValueError(f"{member.filename} declares {shape} of {dtype} and has {member.file_size:,} bytes")
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
