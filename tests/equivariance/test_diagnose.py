@@ -189,6 +189,67 @@ def test_only_the_first_of_two_faults_is_blamed() -> None:
     assert broken == ["3", "4"]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("structure", ["group", "full"])
+def test_outputs_that_are_not_finite_are_a_verdict_of_their_own(value: float, structure: str) -> None:
+    net = around(nn.CoAttention(4, "p4m", structure))
+    x = torch.randn(2, 1, 16, 16)
+    with torch.no_grad():
+        net[4].weight[0, 0, 0, 1, 1] = value
+    by_weights = ca.diagnose(net, x, "p4m")
+    assert not by_weights.is_equivariant
+    assert (by_weights.fault.name, by_weights.fault.cause) == ("4", Cause.NOT_FINITE)
+    assert "its weight hold NaN or Inf" in by_weights.fault.remedy
+    assert str(by_weights).startswith("the outputs are not finite")
+    x[0, 0, 3, 4] = value
+    by_pixel = ca.diagnose(around(nn.CoAttention(4, "p4m", structure)), x, "p4m")
+    assert not by_pixel.is_equivariant
+    assert by_pixel.fault.cause is Cause.NOT_FINITE
+    assert "the input holds NaN or Inf" in str(by_pixel)
+
+
+def test_nan_everywhere_is_not_equivariant() -> None:
+    x = torch.full((2, 1, 9, 9), float("nan"))
+    assert not ca.diagnose(torch.nn.Conv2d(1, 1, 3), x, "p4").is_equivariant
+
+
+def test_an_overflow_is_traced_to_its_layer() -> None:
+    class Reciprocal(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 1 / x.clamp(min=0)
+
+    fault = ca.diagnose(around(Reciprocal()), torch.randn(2, 1, 16, 16), "p4m").fault
+    assert (fault.name, fault.layer, fault.cause) == ("3", "Reciprocal", Cause.NOT_FINITE)
+    assert "divides by zero" in fault.remedy
+
+
+def test_a_pooling_layer_is_not_advised_to_become_one() -> None:
+    pooled = ca.diagnose(around(nn.SpatialMaxPool2d(2)), torch.randn(2, 1, 17, 17), "p4m")
+    assert pooled.fault.cause is Cause.STRIDE
+    assert "SpatialMaxPool2d" not in pooled.fault.remedy
+    strided = ca.diagnose(around(nn.GroupConv2d(4, 4, 3, "p4m", stride=2, padding=1)), torch.randn(2, 1, 16, 16), "p4m")
+    assert "stride 1 followed by SpatialMaxPool2d(2)" in strided.fault.remedy
+
+
+def test_a_named_network_is_advised_its_own_option() -> None:
+    x = torch.randn(1, 3, 16, 16)
+    assert "or build it with downsample=pool" in ca.diagnose(ca.create_model("p4_allcnn:width=2"), x, "p4").fault.remedy
+    nin = ca.diagnose(ca.create_model("r_nin_x4:width=2"), torch.randn(1, 3, 18, 18), "C4 clockwise")
+    assert "downsample" not in nin.fault.remedy
+
+
+def test_interpolation_is_not_called_a_fault_of_layers_that_are_sound() -> None:
+    report = str(ca.diagnose(around(group="C8"), torch.randn(2, 1, 16, 16), "C8"))
+    assert report.startswith("not equivariant to C8 beyond its 4 exact elements")
+    assert "first fault" not in report
+    assert "first layer whose filters are interpolated: 0 (LiftingConv2d)" in report
+    assert "bicubic" not in report  # it is the default already
+    bilinear = Sequential(nn.LiftingConv2d(1, 2, 3, "C8", interpolation="bilinear"), nn.GroupPool("C8"))
+    assert 'interpolation="bicubic"' in ca.diagnose(bilinear, torch.randn(2, 1, 16, 16), "C8").fault.remedy
+    own = ca.diagnose(torch.nn.ReLU(), torch.randn(1, 2, 8, 16, 16), "C8")
+    assert "interpolation of the measurement itself" in own.fault.remedy
+
+
 class InPlace(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.mul_(2).relu_()

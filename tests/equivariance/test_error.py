@@ -122,6 +122,127 @@ def test_a_group_axis_that_fits_nothing_is_explained() -> None:
         ca.equivariance_error(Nothing(), torch.randn(1, 2, 5, 5), "p4m")
 
 
+class ScoresOfFour(torch.nn.Module):
+    """Invariant scores (batch, 2, 4): an axis of the group's order that holds no poses."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        levels = torch.stack([x.mean((-2, -1)), x.amax((-2, -1)), x.amin((-2, -1)), x.std((-2, -1))], dim=-1)
+        return levels.expand(-1, 2, -1)
+
+
+def test_the_caller_can_say_how_the_output_moves() -> None:
+    x = torch.randn(2, 1, 7, 7)
+    assert max(ca.equivariance_error(ScoresOfFour(), x, "p4").values()) > 0.1  # by its shape it is poses
+    assert max(ca.equivariance_error(ScoresOfFour(), x, "p4", output_layout="invariant").values()) < 1e-12
+    ca.assert_equivariant(ScoresOfFour(), x, "p4", output_layout="invariant")
+    assert ca.diagnose(ScoresOfFour(), x, "p4", output_layout="invariant").is_equivariant
+    with pytest.raises(AssertionError):
+        ca.assert_equivariant(nn.LiftingConv2d(1, 2, 3, "p4"), x, "p4", output_layout="image")
+
+
+def test_layouts_of_several_outputs_are_named_one_by_one() -> None:
+    class Both(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, ScoresOfFour()(x)
+
+    x = torch.randn(2, 1, 7, 7)
+    assert max(ca.equivariance_error(Both(), x, "p4", output_layout=[None, "invariant"]).values()) < 1e-12
+    assert max(ca.equivariance_error(Both(), x, "p4", output_layout=["image", "poses"]).values()) > 0.1
+    with pytest.raises(ValueError, match="names 1 layouts, but the module returned 2 tensors"):
+        ca.equivariance_error(Both(), x, "p4", output_layout=["image"])
+
+
+def test_folded_inputs_can_be_named() -> None:
+    G = ca.get_group("p4m")
+    folded = torch.nn.Sequential(torch.nn.Unflatten(1, (8, 2)), Transposed(), nn.GroupConv2d(2, 3, 3, G))
+    x = torch.randn(1, 16, 6, 6)
+    assert max(ca.equivariance_error(folded, x, G, input_layout="pose-major fold").values()) < 1e-12
+    assert max(ca.equivariance_error(folded, x, G, input_layout="channel-major fold").values()) > 0.1
+    assert max(ca.equivariance_error(folded, x, G).values()) > 0.1  # an image of 16 channels, by its shape
+
+
+class Transposed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("pose", "input_layout must be one of map, image, invariant, poses"),
+        ("map", "cannot be laid out as 'map' over C4, which has order 4"),
+        ("poses", "cannot be laid out as 'poses'"),
+        ("pose-major fold", "cannot be laid out as 'pose-major fold'"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_explained(layout: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ca.equivariance_error(torch.nn.ReLU(), torch.randn(1, 2, 5, 5), "p4", input_layout=layout)
+
+
+@pytest.mark.parametrize(("name", "size"), [("C8", 9), ("C8", 28), ("D8", 16), ("C32", 9)])
+def test_pointwise_layers_are_not_blamed_for_the_interpolation_of_the_ruler(name: str, size: int) -> None:
+    """What commutes with interpolation is exact; a kink costs a hundredth, where a broken layer costs a fifth."""
+    G = ca.get_group(name)
+    x = torch.randn(1, 2, G.order, size, size)
+
+    def worst(layer: torch.nn.Module) -> float:
+        return max(ca.equivariance_error(layer, x, G).values())
+
+    assert worst(nn.GroupConv2d(2, 3, 1, G)) < 1e-12
+    assert worst(nn.CoAttention(2, G)) < 2e-3
+    assert worst(torch.nn.ReLU()) < 0.015
+    assert worst(torch.nn.Conv3d(2, 2, (1, 3, 3), padding=(0, 1, 1))) > 0.2
+    assert worst(nn.CoAttention(2, G, "full", init_std=1.0)) > 0.1
+    assert worst(nn.GroupConv2d(2, 3, 3, G, padding=1)) > 0.1  # interpolated 3 x 3 filters, which the layer answers for
+
+
+def test_nan_in_one_of_several_outputs_is_not_lost() -> None:
+    class Half(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, x * float("nan")
+
+    for order in (Half(), Reversed(Half())):
+        assert all(error != error for error in ca.equivariance_error(order, torch.randn(1, 1, 5, 5), "p4").values())
+
+
+class Reversed(torch.nn.Module):
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.module(x)[::-1]
+
+
+@pytest.mark.parametrize("prove", [ca.assert_equivariant, ca.diagnose])
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(2, 1, 8, 8, dtype=torch.float64), "nothing but the value 0 and proves nothing"),
+        (torch.ones(2, 1, 8, 8, dtype=torch.float64), "nothing but the value 1"),
+        (torch.zeros(0, 1, 8, 8, dtype=torch.float64), r"an input of shape \(0, 1, 8, 8\) is empty"),
+        (None, "expected a tensor as the module's input, got NoneType"),
+    ],
+)
+def test_an_input_without_content_proves_nothing(prove: object, x: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prove(torch.nn.Conv2d(1, 1, 3, bias=False), x, "p4")
+
+
+@pytest.mark.parametrize("measure", [ca.equivariance_error, ca.assert_equivariant, ca.diagnose])
+def test_wrong_arguments_are_named(measure: object) -> None:
+    x = torch.randn(1, 1, 5, 5)
+    with pytest.raises(ValueError, match=r"expected a torch\.nn\.Module to measure, got NoneType"):
+        measure(None, x, "p4")
+    with pytest.raises(ValueError, match="expected a tensor as the module's input, got ndarray"):
+        measure(torch.nn.ReLU(), x.numpy(), "p4")
+    with pytest.raises(ValueError, match="expected a group or a group's name, got NoneType"):
+        measure(torch.nn.ReLU(), x, None)
+    with pytest.raises(ValueError, match=r"C8 turns tensors by interpolation, for which torch\.int64 is too coarse"):
+        measure(torch.nn.Identity(), torch.arange(25).reshape(1, 1, 5, 5), "C8")
+
+
 class Nothing(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> None:
         return None

@@ -28,6 +28,7 @@ class Cause(Enum):
     FLATTENED = "positions or poses flattened into features"
     POSITION = "not symmetric in space"
     OWN = "poses and positions move differently"
+    NOT_FINITE = "NaN or infinite values"
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,16 @@ def _window_cause(
         return None
     return Cause.STRIDE, (
         f"(size + 2*padding - kernel) % stride is {left_over[0]} and {left_over[1]} for {height} x {width} with kernel "
-        f"{window.kernel}, stride {window.stride}, padding {window.padding}, so windows do not lie symmetrically; "
-        f"{safe_sizes()}, or use stride 1 followed by SpatialMaxPool2d(2) on even sizes."
+        f"{window.kernel}, stride {window.stride}, padding {window.padding}, so the windows are not symmetric "
+        f"about the centre; {safe_sizes()}{_instead_of_stride(module, window)}."
+    )
+
+
+def _instead_of_stride(module: nn.Module, window: Window) -> str:
+    """What a strided convolution can be replaced by; a pooling layer already is what it would be."""
+    convolution = isinstance(module, (PoseConv2d, nn.modules.conv._ConvNd))
+    return (
+        ", or use stride 1 followed by SpatialMaxPool2d(2) on even sizes" if convolution and window.stride == 2 else ""
     )
 
 

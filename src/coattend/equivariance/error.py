@@ -2,50 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coattend.equivariance.fields import Field, candidate_fields, quotients_of
-from coattend.groups import FiniteGroup, Subgroup, get_group
+from coattend.equivariance.fields import Field, Layout, field_of, quotients_of
+from coattend.equivariance.ruler import compared_part, smoothed_input
+from coattend.groups import FiniteGroup, get_group
 from coattend.nn import evaluating
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 def equivariance_error(
-    module: nn.Module, x: Tensor, group: FiniteGroup | str, over: Iterable[int] | None = None
+    module: nn.Module,
+    x: Tensor,
+    group: FiniteGroup | str,
+    over: Iterable[int] | None = None,
+    *,
+    input_layout: Layout | None = None,
+    output_layout: Layout | Sequence[Layout | None] | None = None,
 ) -> dict[int, float]:
     """``{g: |f(g.x) - g.f(x)| / |f(x)|}`` for every element, in evaluation mode ([RH20] Eq. 1).
 
     Shapes tell how tensors move: five axes are a map (batch, channels, group, height, width), four an image, three
-    (batch, channels, group) poses without positions, anything else must not change at all. A module may return
-    several tensors; the largest error counts. ``over`` names the subgroup whose cosets a returned map is indexed by
-    where no GroupPool in the module tells.
+    (batch, channels, group) poses without positions, anything else must not change at all. Where that is not meant,
+    ``input_layout`` and ``output_layout`` say it: "map", "image", "poses", "invariant", or, for a map whose channel and
+    group axes are one, "channel-major fold" or "pose-major fold". A module may return several tensors; the largest
+    error counts, and ``output_layout`` may be a sequence with one entry per tensor. ``over`` names the subgroup whose
+    cosets a returned map is indexed by where no GroupPool in the module tells.
 
-    Elements that need interpolation are measured inside the disc inscribed in the image, towards whose rim the input
-    is faded out, so that what the error shows is the module and not the image's corners being turned out of the frame.
+    For elements that need interpolation the input is blurred by 1.5 pixels and faded out towards the rim of the disc
+    inscribed in the image, and outputs with positions are compared inside that disc after the same blur: what the error
+    shows is then the module and not the interpolation of fine detail or corners turned out of the frame.
+
+    An output that is not finite has the error NaN.
     """
+    check_arguments(module, x)
     group = get_group(group)
-    quotients = quotients_of(module, over, group)
-    input_field = _field(x, group, quotients, "input")
     exact = set(group.exact_elements)
+    if len(exact) < group.order and not x.is_floating_point():
+        raise ValueError(
+            f"{group.name} turns tensors by interpolation, for which {x.dtype} is too coarse; pass floats."
+        )
+    quotients = quotients_of(module, over, group)
+    input_field = field_of(x, group, quotients, "input", input_layout)
+    smooth = x if len(exact) == group.order else smoothed_input(x, input_field)
+
+    def outputs(images: Tensor) -> list[Tensor]:
+        found = list(tensors_in(module(images)))
+        if not found:
+            raise ValueError("the module returned no tensor, so there is nothing to compare.")
+        return found
+
     with evaluating(module):
-        straight = list(tensors_in(module(x)))
-        faded = list(tensors_in(module(_fade(x)))) if len(exact) < group.order else []
-        return {
-            g: _largest_error(
-                tensors_in(module(input_field.move(x if g in exact else _fade(x), group, g))),
-                straight if g in exact else faded,
-                group,
-                g,
-                quotients,
-                g not in exact,
-            )
-            for g in group.elements
-        }
+        straight = outputs(x)
+        blurred = straight if smooth is x else outputs(smooth)
+        layouts = one_per_tensor(output_layout, len(straight))
+        fields = [field_of(y, group, quotients, "output", layout) for y, layout in zip(straight, layouts, strict=True)]
+
+        def error(g: int) -> float:
+            moved = outputs(input_field.move(x if g in exact else smooth, group, g))
+            sides = zip(moved, straight if g in exact else blurred, fields, strict=True)
+            return _largest(_error(actual, y, field, g) for actual, y, field in sides)
+
+        def _error(actual: Tensor, y: Tensor, field: Field, g: int) -> float:
+            expected = field.move(y, group, g)
+            if g not in exact:
+                actual, expected = compared_part(actual, field), compared_part(expected, field)
+            return relative_error(actual, expected)
+
+        return {g: error(g) for g in group.elements}
 
 
 def assert_equivariant(
@@ -54,21 +84,47 @@ def assert_equivariant(
     group: FiniteGroup | str,
     tol: float | None = None,
     over: Iterable[int] | None = None,
+    *,
+    input_layout: Layout | None = None,
+    output_layout: Layout | Sequence[Layout | None] | None = None,
 ) -> None:
     """Raise an AssertionError that lists the elements with which the module does not commute.
 
-    ``tol`` is the largest relative error allowed; by default it follows the input's dtype (1e-12 in float64).
+    ``tol`` is the largest relative error allowed; by default it follows the input's dtype (1e-12 in float64). The other
+    arguments are those of :func:`equivariance_error`. An input that holds one value only proves nothing and is refused.
     """
     __tracebackhide__ = True
+    check_arguments(module, x)
+    check_content(x)
     group = get_group(group)
     tol = default_tolerance(x) if tol is None else tol
-    errors = equivariance_error(module, x, group, over)
+    errors = equivariance_error(module, x, group, over, input_layout=input_layout, output_layout=output_layout)
     broken = [f"  {group.describe(g)} (element {g}): {error:.1e}" for g, error in errors.items() if not error <= tol]
     if broken:
         raise AssertionError(
             f"{type(module).__name__} is not equivariant to {group.name}: relative error above {tol:.0e} for "
             f"{len(broken)} of {group.order} elements\n" + "\n".join(broken) + "\n"
             "coattend.diagnose(module, x, group) names the layer that breaks it."
+        )
+
+
+def check_arguments(module: object, x: object) -> None:
+    """Refuse what is not a module or not a tensor with something in it."""
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"expected a torch.nn.Module to measure, got {type(module).__name__}.")
+    if not isinstance(x, Tensor):
+        raise ValueError(f"expected a tensor as the module's input, got {type(x).__name__}.")
+    if x.numel() == 0:
+        raise ValueError(f"an input of shape {tuple(x.shape)} is empty and proves nothing; pass at least one image.")
+
+
+def check_content(x: Tensor) -> None:
+    """Refuse an input that no element changes whatever the module does: one value everywhere."""
+    first = x.flatten()[0]
+    if bool((x == first).all()):
+        raise ValueError(
+            f"the input holds nothing but the value {first.item():g} and proves nothing: most broken modules commute "
+            "on it; pass an image with content, for example torch.randn(2, channels, height, width)."
         )
 
 
@@ -99,42 +155,16 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-def _largest_error(
-    moved: Iterable[Tensor],
-    reference: list[Tensor],
-    group: FiniteGroup,
-    g: int,
-    quotients: Mapping[int, Subgroup],
-    inside_disc: bool,
-) -> float:
-    errors = []
-    for actual, y in zip(moved, reference, strict=True):
-        expected = _field(y, group, quotients, "output").move(y, group, g)
-        if inside_disc:
-            actual, expected = _fade(actual), _fade(expected)
-        errors.append(relative_error(actual, expected))
-    if not errors:
-        raise ValueError("the module returned no tensor, so there is nothing to compare.")
-    return max(errors)
+def one_per_tensor(layout: Layout | Sequence[Layout | None] | None, tensors: int) -> Sequence[Layout | None]:
+    """The layout of every tensor that a module returned."""
+    if layout is None or isinstance(layout, str):
+        return [layout] * tensors
+    if len(layout) != tensors:
+        raise ValueError(f"output_layout names {len(layout)} layouts, but the module returned {tensors} tensors.")
+    return layout
 
 
-def _field(x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup], role: str) -> Field:
-    candidates = candidate_fields(x, group, quotients)
-    if not candidates:
-        raise ValueError(
-            f"the {role} {tuple(x.shape)} has a group axis of {x.shape[2]}, but {group.name} has order {group.order}; "
-            "pass the group the module was built over, or over=K if the axis holds the left cosets of a subgroup K."
-        )
-    return candidates[0]
-
-
-def _fade(x: Tensor) -> Tensor:
-    """Fade the last two axes out towards the rim of the inscribed disc."""
-    if x.ndim < 4:
-        return x
-    height, width = x.shape[-2:]
-    y = torch.arange(height, dtype=torch.float64, device=x.device) - (height - 1) / 2
-    z = torch.arange(width, dtype=torch.float64, device=x.device) - (width - 1) / 2
-    radius = torch.hypot(y[:, None], z[None, :]) / (min(height, width) / 2)
-    window = torch.cos((2 * radius - 1).clamp(0, 1) * torch.pi / 2) ** 2  # 1 up to half the radius, 0 at the rim
-    return x * window.to(x.dtype)
+def _largest(errors: Iterable[float]) -> float:
+    """The largest; NaN if one is, which ``max`` would lose."""
+    found = list(errors)
+    return math.nan if any(map(math.isnan, found)) else max(found)

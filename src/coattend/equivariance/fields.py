@@ -1,10 +1,10 @@
-"""How a group moves the tensors inside a network, told from their shape."""
+"""How a group moves the tensors inside a network, told from their shape or by the user."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from coattend.groups import FiniteGroup, Subgroup, transform_image, transform_map
 from coattend.nn import GroupPool
 
-Kind = Literal["map", "image", "invariant", "poses", "channel-major fold", "pose-major fold"]
+Layout = Literal["map", "image", "invariant", "poses", "channel-major fold", "pose-major fold"]
+FOLDS = ("channel-major fold", "pose-major fold")
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,12 @@ class Field:
     A fold is a map whose channel and group axes were flattened into one, in that order or the other.
     """
 
-    kind: Kind
+    kind: Layout
     over: Subgroup = (0,)
+
+    def has_positions(self, x: Tensor) -> bool:
+        """Whether the last two axes of a tensor of this kind are moved."""
+        return self.kind in ("map", "image") or (self.kind in FOLDS and x.ndim == 4)
 
     def move(self, x: Tensor, group: FiniteGroup, g: int) -> Tensor:
         """The tensor after element g has acted."""
@@ -60,6 +65,43 @@ def candidate_fields(x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subg
     if x.ndim == 3 and x.shape[2] == n:
         return [Field("poses"), Field("invariant")]
     return [Field("invariant"), *folds]
+
+
+def field_of(
+    x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup], role: str, layout: Layout | None
+) -> Field:
+    """What a tensor is: the layout that the user names, else the documented one of its shape."""
+    if layout is None:
+        candidates = candidate_fields(x, group, quotients)
+        if not candidates:
+            raise ValueError(_misfit(x, group, role))
+        return candidates[0]
+    n = group.order
+    fits = {
+        "map": x.ndim == 5 and x.shape[2] in {n, *quotients},
+        "image": x.ndim >= 4,
+        "invariant": True,
+        "poses": x.ndim >= 3 and x.shape[2] == n,
+        **dict.fromkeys(FOLDS, x.ndim in (2, 4) and x.shape[1] % n == 0),
+    }
+    if layout not in fits:
+        raise ValueError(f"{role}_layout must be one of {', '.join(get_args(Layout))}, or None, got {layout!r}.")
+    if not fits[layout]:
+        if layout == "map" and x.ndim == 5:
+            raise ValueError(_misfit(x, group, role))
+        raise ValueError(
+            f"the {role} {tuple(x.shape)} cannot be laid out as {layout!r} over {group.name}, which has order {n}; "
+            f"docs/conventions.md lists the layouts, {role}_layout=None tells them from the shape."
+        )
+    whole = layout != "map" or x.shape[2] == n
+    return Field(layout) if whole else Field(layout, quotients[x.shape[2]])
+
+
+def _misfit(x: Tensor, group: FiniteGroup, role: str) -> str:
+    return (
+        f"the {role} {tuple(x.shape)} has a group axis of {x.shape[2]}, but {group.name} has order {group.order}; "
+        "pass the group the module was built over, or over=K if the axis holds the left cosets of a subgroup K."
+    )
 
 
 def quotients_of(module: nn.Module, over: Iterable[int] | None, group: FiniteGroup) -> dict[int, Subgroup]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -49,6 +50,13 @@ class EquivariantNetwork(nn.Module):
         kept = restricted_poses(self)
         if kept and self.config is not None:
             self.config = {**self.config, "options": {**self.config["options"], "relative": kept}}
+
+    @property
+    def stride_remedy(self) -> str | None:
+        """The option that replaces strided convolutions by pooling, if the network has it and was built without it."""
+        options = {} if self.config is None else self.config["options"]
+        strided = options.get("downsample", "stride") == "stride"
+        return "downsample=pool" if strided and "downsample" in inspect.signature(type(self)).parameters else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes)."""
