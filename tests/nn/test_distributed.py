@@ -10,6 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import multiprocessing
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import coattend as ca
 
@@ -26,7 +29,8 @@ def make_net() -> torch.nn.Module:
         torch.nn.ReLU(),
         ca.nn.GroupConv2d(3, 3, 3, "p4"),
         ca.nn.GroupBatchNorm2d(3, momentum=None),
-        ca.nn.GroupPool("p4"),
+        ca.nn.SliceCoAttentiveConv2d(3, 2, 3, "p4"),
+        ca.nn.GroupPool("p4", over=(0, 2)),
     )
 
 
@@ -51,11 +55,27 @@ def work(rank: int, folder: str) -> None:
         dist.all_reduce(parameter.grad)
     torch.save([p.grad for p in net.parameters()], f"{folder}/gradients{rank}.pt")
     torch.save(net.state_dict(), f"{folder}/state{rank}.pt")
+    torch.save(sharded_difference(), f"{folder}/sharded{rank}.pt")
     dist.destroy_process_group()
 
 
+def sharded_difference() -> torch.Tensor:
+    """Build on the meta device, shard by FSDP2, fill, load; then compare with the network itself."""
+    expected = make_net().eval()
+    with torch.device("meta"):
+        net = make_net().eval()
+    for layer in net:
+        fully_shard(layer, mesh=init_device_mesh("cpu", (len(SHARES),)))
+    net.to_empty(device="cpu")
+    for module in net.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    set_model_state_dict(net, expected.state_dict(), options=StateDictOptions(full_state_dict=True))
+    return (net(batch()) - expected(batch())).abs().max().detach()
+
+
 @pytest.mark.ddp
-def test_two_processes_see_the_joint_batch() -> None:
+def test_two_processes_see_the_joint_batch_and_share_a_network_built_on_the_meta_device() -> None:
     net = make_net()
     net(batch()).square().sum().backward()
     with tempfile.TemporaryDirectory() as folder:
@@ -64,6 +84,7 @@ def test_two_processes_see_the_joint_batch() -> None:
             gradients = torch.load(Path(folder) / f"gradients{rank}.pt", weights_only=True)
             for mine, parameter in zip(gradients, net.parameters(), strict=True):
                 torch.testing.assert_close(mine, parameter.grad, rtol=1e-10, atol=1e-10)
+            assert torch.load(Path(folder) / f"sharded{rank}.pt", weights_only=True) == 0
             state = torch.load(Path(folder) / f"state{rank}.pt", weights_only=True)
             for name, value in net.state_dict().items():
                 torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-12)

@@ -106,7 +106,7 @@ def test_state_holds_weights_and_statistics_only_and_is_the_same_in_train_and_ev
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_autocast_and_meta_device(name: str) -> None:
+def test_autocast_and_shapes_on_the_meta_device(name: str) -> None:
     torch.set_default_dtype(torch.float32)
     layer = LAYERS[name]()
     x = example(name, layer)

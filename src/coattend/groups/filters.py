@@ -19,11 +19,17 @@ from coattend.groups.finite_group import FiniteGroup
 Interpolation = Literal["bilinear", "bicubic"]
 
 
-def filter_turns(group: FiniteGroup, kernel_size: int, interpolation: Interpolation = "bicubic") -> Tensor:
+def filter_turns(
+    group: FiniteGroup,
+    kernel_size: int,
+    interpolation: Interpolation = "bicubic",
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """The maps that turn a kernel_size x kernel_size filter through all poses of the group.
 
     For an exact group: integers (order, taps), tap p of the filter in pose g being tap ``turns[g, p]`` of the base
-    filter. Otherwise: numbers (order, taps, taps), the filter in pose g being ``turns[g] @ base``.
+    filter. Otherwise: numbers (order, taps, taps) of type ``dtype``, by default torch's, the filter in pose g being
+    ``turns[g] @ base``.
     """
     if interpolation not in get_args(Interpolation):
         raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {interpolation!r}.")
@@ -33,7 +39,7 @@ def filter_turns(group: FiniteGroup, kernel_size: int, interpolation: Interpolat
             "planar=...) with an orthogonal 2x2 matrix per element, or use cyclic(n) or dihedral(n)."
         )
     table = _turn_table(group, kernel_size, interpolation)
-    return torch.tensor(table) if group.is_exact else torch.tensor(table, dtype=torch.get_default_dtype())
+    return torch.tensor(table) if group.is_exact else torch.tensor(table, dtype=dtype or torch.get_default_dtype())
 
 
 @functools.lru_cache(maxsize=256)  # a deep network asks for the same few tables in every layer

@@ -112,7 +112,7 @@ class FiniteGroup:
         """The subgroup as a group of its own, its elements renumbered in ascending order."""
         k = np.asarray(self.verified_subgroup(subgroup))
         planar = None if self.planar is None else self.planar[k]
-        return FiniteGroup(np.searchsorted(k, self.product[np.ix_(k, k)]), planar, name=f"{list(k)} of {self.name}")
+        return FiniteGroup(np.searchsorted(k, self.product[np.ix_(k, k)]), planar, name=f"{k.tolist()} of {self.name}")
 
     def describe(self, g: int) -> str:
         """What element g does to an image, in words."""

@@ -11,11 +11,15 @@ from coattend.functional import attend, attention_index, attention_mask, attenti
 from coattend.groups import FiniteGroup, get_group
 from coattend.nn.checks import check_choice, check_dtype, check_integer, check_map
 from coattend.nn.evaluating import evaluating
+from coattend.nn.tables import TabledModule
 
 Structure = Literal["group", "paper", "full"]
 
+MODULE_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+GLOBAL_HOOKS = tuple(f"_global{hooks}" for hooks in MODULE_HOOKS)
 
-class CoAttention(nn.Module):
+
+class CoAttention(TabledModule):
     """Weigh the responses of the poses relative to one another, separately for each channel and position.
 
     ``l[g] = sum_h x[h] A[h, g] / n``, ``mask = softmax(l) / max softmax(l)``, ``y = mask * x``.
@@ -55,8 +59,8 @@ class CoAttention(nn.Module):
         self.init_diagonal = init_diagonal
         n = self.group.order
         self.weight = nn.Parameter(torch.empty(channels, n, n) if structure == "full" else torch.empty(channels, n))
-        index = {"group": attention_index, "paper": paper_index, "full": lambda group: None}[structure](self.group)
-        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("index", None, persistent=False)
+        self._make_tables(self.weight)
         self.reset_parameters()
 
     def reset_parameters(self, std: float | None = None, diagonal: float | None = None) -> None:
@@ -71,7 +75,7 @@ class CoAttention(nn.Module):
             if self.structure == "full":
                 self.weight.diagonal(dim1=-2, dim2=-1).fill_(diagonal)
             else:
-                self.weight[:, 0] = diagonal
+                self.weight[:, 0].fill_(diagonal)
 
     @property
     def is_equivariant(self) -> bool:
@@ -99,9 +103,30 @@ class CoAttention(nn.Module):
         """Print the layer as a signature."""
         return f"{self.group.name}, channels={self.channels}, structure={self.structure!r}"
 
+    def _tables(self) -> dict[str, Tensor]:
+        if self.structure == "full":
+            return {}
+        return {"index": (attention_index if self.structure == "group" else paper_index)(self.group)}
+
     def _check(self, x: Tensor) -> None:
         check_map("CoAttention", x, self.channels, self.group.order)
         check_dtype("CoAttention", x, self.weight)
+
+
+def is_plain_attention(module: nn.Module) -> bool:
+    """Whether to call the module is to compute ``attend(x, module.matrix())``, seen and changed by nobody.
+
+    Then a layer may compute it in another way. It may not if the module was replaced, if a subclass or an assignment
+    overrides its ``forward``, or if a hook wants to see or change what goes in and out.
+    """
+    return (
+        isinstance(module, CoAttention)
+        and type(module).forward is CoAttention.forward
+        and type(module).__call__ is nn.Module.__call__
+        and "forward" not in vars(module)
+        and not any(getattr(module, hooks) for hooks in MODULE_HOOKS)
+        and not any(getattr(nn.modules.module, hooks) for hooks in GLOBAL_HOOKS)
+    )
 
 
 def paper_index(group: FiniteGroup) -> Tensor:

@@ -86,23 +86,23 @@ class GroupConv2d(PoseConv2d):
         """One bias per plane that the blocks write."""
         return None if self.bias is None else self.blocks.biases(self.bias, self.groups)
 
-    def _make_tables(self) -> None:
-        self.register_buffer("relative_table", torch.tensor(self.group.relative), persistent=False)
+    def _tables(self) -> dict[str, Tensor]:
+        tables = {**super()._tables(), "relative_table": torch.tensor(self.group.relative)}
         self.in_blocks = False
         if not self.is_restricted:
-            return
+            return tables
         self.blocks = pose_blocks(self.group, self.relative)
         self.in_blocks = blocks_pay(
             self.blocks, self.in_channels // self.groups, self.out_channels // self.groups, self.kernel_size
         )
         poses = self.blocks.outputs[:, :, None].expand(-1, -1, len(self.relative))
-        for name, table in (
-            ("poses", poses),
-            ("slices", self.blocks.slices.expand_as(poses)),
-            ("input_planes", self.blocks.input_planes(self.in_channels, self.groups)),
-            ("output_planes", self.blocks.output_planes(self.out_channels, self.groups)),
-        ):
-            self.register_buffer(name, table, persistent=False)
+        return {
+            **tables,
+            "poses": poses,
+            "slices": self.blocks.slices.expand_as(poses),
+            "input_planes": self.blocks.input_planes(self.in_channels, self.groups),
+            "output_planes": self.blocks.output_planes(self.out_channels, self.groups),
+        }
 
     def _convolve_blocks(self, x: Tensor) -> Tensor:
         filters, biases = self.block_filters(), self.block_biases()

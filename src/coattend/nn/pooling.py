@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coattend.functional import max_pool_2x2
 from coattend.groups import FiniteGroup, Subgroup, get_group
 from coattend.nn.checks import check_choice, check_integer, check_map
+from coattend.nn.tables import TabledModule
 
 Reduce = Literal["max", "mean", "sum"]
 
@@ -90,7 +91,7 @@ class SpatialUpsample2d(nn.Module):
         return f"scale_factor={self.scale_factor}, mode={self.mode!r}"
 
 
-class GroupPool(nn.Module):
+class GroupPool(TabledModule):
     """Pool over the poses: over the whole group (map -> image), or over the left cosets gK of a subgroup K.
 
     The first makes a map invariant to the group but for moving its pixels. The second leaves one value per coset, in
@@ -111,8 +112,7 @@ class GroupPool(nn.Module):
         self.group = get_group(group)
         self.reduce = reduce
         self.over: Subgroup | None = None if over is None else self.group.verified_subgroup(over)
-        cosets = self.group.left_cosets(self.group.elements if self.over is None else self.over)
-        self.register_buffer("cosets", torch.tensor(cosets), persistent=False)
+        self._make_tables(torch.empty(0))
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool."""
@@ -120,6 +120,10 @@ class GroupPool(nn.Module):
         if self.over is None:
             return self._reduced(x, 2)
         return self._reduced(x[:, :, self.cosets], 3)
+
+    def _tables(self) -> dict[str, Tensor]:
+        subgroup = self.group.elements if self.over is None else self.over
+        return {"cosets": torch.tensor(self.group.left_cosets(subgroup))}
 
     def _reduced(self, x: Tensor, axis: int) -> Tensor:
         if self.reduce == "max":

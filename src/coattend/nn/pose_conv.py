@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from coattend.functional import padded_conv2d
 from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
 from coattend.nn.checks import check_choice, check_integer
+from coattend.nn.tables import TabledModule
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class PoseConv2d(nn.Module):
+class PoseConv2d(TabledModule):
     """What the three convolutions share: geometry, parameters, and the tables that turn filters.
 
     Subclasses say whether the filter has a group axis of its own and whether the input has one to sum over.
@@ -24,6 +25,7 @@ class PoseConv2d(nn.Module):
 
     filter_on_group: ClassVar[bool] = False
     input_on_group: ClassVar[bool] = False
+    parameters_per_pose: ClassVar[tuple[str, ...]] = ("weight",)
     turns: Tensor
 
     def __init__(
@@ -68,8 +70,7 @@ class PoseConv2d(nn.Module):
             torch.empty(out_channels, in_channels // groups, *filter_axis, kernel_size, kernel_size)
         )
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
-        self.register_buffer("turns", filter_turns(self.group, kernel_size, interpolation), persistent=False)
-        self._make_tables()
+        self._make_tables(self.weight)
         self.reset_parameters()
 
     @property
@@ -85,13 +86,20 @@ class PoseConv2d(nn.Module):
             raise ValueError(
                 f"{type(self).__name__} has no weights for the relative poses {absent}; choose among {self.relative}."
             )
-        cut = self.cut({name: p.detach() for name, p in self.named_parameters()}, kept)
-        for name, values in cut.items():
+        parameters = {name: p.detach() for name, p in self.named_parameters()}
+        for name in self.parameters_per_pose:
+            if name not in parameters:
+                raise ValueError(
+                    f"{type(self).__name__} cannot be restricted: its {name} is not a plain parameter, but computed by "
+                    "a parametrization (weight or spectral norm), by pruning, or by a module put in its place; remove "
+                    "it first, with torch.nn.utils.parametrize.remove_parametrizations or torch.nn.utils.prune.remove."
+                )
+        for name, values in self.cut(parameters, kept).items():
             owner, _, last = name.rpartition(".")
             old = getattr(self.get_submodule(owner), last)
             setattr(self.get_submodule(owner), last, nn.Parameter(values.clone(), requires_grad=old.requires_grad))
         self.relative = kept
-        self._make_tables()
+        self._make_tables(self.weight)
 
     def cut(self, values: Mapping[str, Tensor], relative: Sequence[int]) -> dict[str, Tensor]:
         """Of tensors shaped like the parameters, the part of those that shrink if only ``relative`` is kept."""
@@ -142,8 +150,8 @@ class PoseConv2d(nn.Module):
             text += ", bias=False"
         return text if self.group.is_exact else f"{text}, interpolation={self.interpolation}"
 
-    def _make_tables(self) -> None:
-        """Index tables that depend on the relative poses, as non-persistent buffers."""
+    def _tables(self) -> dict[str, Tensor]:
+        return {"turns": filter_turns(self.group, self.kernel_size, self.interpolation, torch.float64)}
 
     def _places(self, relative: Sequence[int]) -> Tensor:
         """Where relative poses stand among those of this layer."""

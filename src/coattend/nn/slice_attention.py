@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coattend.functional import attend_slices, plane_index, turned_slices
-from coattend.nn.attention import CoAttention, Structure
+from coattend.nn.attention import CoAttention, Structure, is_plain_attention
 from coattend.nn.checks import check_dtype, check_map
 from coattend.nn.pose_conv import PoseConv2d, batch_parts
 
@@ -26,6 +27,8 @@ class SliceCoAttentiveConv2d(PoseConv2d):
     - t: the relative pose, the filter's group axis; g': the output pose; the input pose they read is g' t
     - A_{o,t}: co-attention over g', one vector per output channel and slice
     - ``relative=T``: the sum is over t in T only, and so are convolution and attention
+    - ``attention``: the :class:`CoAttention` that is applied; an own module in its place gets and returns responses
+      (batch, out * |T|, group, height', width'). Gathering them is left out for a plain CoAttention without hooks.
 
     Shapes: as GroupConv2d; weight (out, in, group, k, k), attention.weight (out * group, group), channel o * order + t;
     with |T| slices in the place of one per element where ``relative`` is given.
@@ -38,7 +41,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
 
     filter_on_group = True
     input_on_group = True
-
+    parameters_per_pose = ("weight", "attention.weight")
     slices: Tensor
     poses: Tensor
 
@@ -58,7 +61,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             for part in self._parts(x.transpose(1, 2).flatten(1, 2))
         ]
         y = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return y if self.bias is None else y.add_(self.bias[:, None, None, None])
+        return y if self.bias is None else y + self.bias[:, None, None, None]
 
     def slice_filters(self) -> Tensor:
         """The filters of all slices: one channel group per input pose, in it a plane per channel and output pose."""
@@ -75,25 +78,27 @@ class SliceCoAttentiveConv2d(PoseConv2d):
         super().restrict(relative)
         self.attention.channels = len(self.attention.weight)
 
-    def _make_tables(self) -> None:
-        # Input pose s feeds the output poses g' = s t^-1. The convolution leaves them in ascending order behind channel
+    def _tables(self) -> dict[str, Tensor]:
+        # Input pose s feeds the output poses g' = s t^-1. The convolution leaves them in ascending order after channel
         # and input pose; self.rows says where that of slice t and output pose g' is.
-        product, kept = self.group.product, len(self.relative)
-        fed = [sorted(int(product[s, self.group.inverse[t]]) for t in self.relative) for s in self.group.elements]
-        place = {t: number for number, t in enumerate(self.relative)}
-        relative = self.group.relative
-        slices = [[place[int(relative[g, s])] for g in poses] for s, poses in enumerate(fed)]
-        self.register_buffer("slices", torch.tensor(slices), persistent=False)
-        self.register_buffer("poses", torch.tensor(fed), persistent=False)
-        self.rows = [
-            (s := int(product[g, t])) * self.out_channels * kept + fed[s].index(g)
-            for t in self.relative
-            for g in self.group.elements
-        ]
+        group, relative = self.group, np.array(self.relative)
+        everything, kept = np.arange(group.order), np.arange(len(relative))
+        fed = np.sort(group.product[:, group.inverse[relative]], axis=1)
+        number = np.zeros(group.order, dtype=np.int64)
+        number[relative] = kept
+        place = np.zeros((group.order, group.order), dtype=np.int64)
+        np.put_along_axis(place, fed, kept[None], axis=1)
+        read = group.product[:, relative].T  # [t, g'] -> s
+        self.rows: list[int] = (read * self.out_channels * len(kept) + place[read, everything]).ravel().tolist()
+        return {
+            **super()._tables(),
+            "slices": torch.tensor(number[group.relative[fed, everything[:, None]]]),
+            "poses": torch.tensor(fed),
+        }
 
     def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The batch in as many parts as keep the responses of each small; hooks get it whole."""
-        if _is_watched(self.attention):
+        """The batch in as many parts as keep the responses of each small; whole for an attention that is called."""
+        if not is_plain_attention(self.attention):
             return (x,)
         reach, step = self.dilation * (self.kernel_size - 1), self.stride
         height, width = ((size + 2 * self.padding - reach - 1) // step + 1 for size in x.shape[-2:])
@@ -102,13 +107,8 @@ class SliceCoAttentiveConv2d(PoseConv2d):
 
     def _attended(self, planes: Tensor) -> Tensor:
         n, kept = self.group.order, len(self.relative)
-        if not _is_watched(self.attention):
+        if is_plain_attention(self.attention):
             return attend_slices(planes, self.attention.matrix(), self.rows, channel_step=kept)
         index = plane_index(planes, self.rows, channel_step=kept)
         responses = planes.index_select(1, index).unflatten(1, (-1, n))  # b (o t) g' h w
         return self.attention(responses).unflatten(1, (self.out_channels, kept)).sum(dim=2)
-
-
-def _is_watched(module: nn.Module) -> bool:
-    """Whether a hook wants to see what goes into a module or comes out of it."""
-    return bool(module._forward_pre_hooks or module._forward_hooks)
