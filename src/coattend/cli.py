@@ -164,34 +164,61 @@ def compare(
 
 
 @app.command
-def evaluate(run: tyro.conf.Positional[str], data: str | None = None) -> int:
-    """Test a trained network: error, loss, and equivariance error on real images.
+def evaluate(run: tyro.conf.Positional[str], data: str | None = None, errors: Path | None = None) -> int:
+    """Test a trained network: error, loss, recall and mistakes of every class, and equivariance error on real images.
 
     Args:
         run: A run folder, or one of its .safetensors files.
-        data: The data set; by default the one the network was trained on.
+        data: Other images, with classes of the same names: a data set's name, a folder or an .npz. Of a folder without
+            splits all images are tested. By default the test split of what the network was trained on.
+        errors: Write the misclassified images into this CSV: path, truth, answer, confidence.
     """
     from coattend.train.testing import test_trained
 
-    for line in test_trained(run, data):
+    tested = test_trained(run, data)
+    for line in tested.lines():
         say(line)
+    if errors is not None:
+        say(f"wrote {tested.write_errors(errors):,} misclassified images to {errors}")
     return 0
 
 
 @app.command
-def predict(file: tyro.conf.Positional[str], images: tyro.conf.Positional[tuple[Path, ...]]) -> int:
-    """Classify images: label, confidence, and the pose that the network responds to most.
+def predict(
+    file: tyro.conf.Positional[str],
+    images: tyro.conf.Positional[tuple[Path, ...]],
+    csv: Path | None = None,
+    json: Path | None = None,
+) -> int:
+    """Classify images: class, its probability, and the pose (rotation, reflection) that the network responds to most.
+
+    Goes on after files that cannot be read and exits with 1 if there was one.
 
     Args:
         file: A run folder, or one of its .safetensors files.
-        images: Image files.
+        images: Image files, or folders with images.
+        csv: Also write a CSV, with the probability of every class.
+        json: Also write them as JSON.
     """
-    from coattend.train.testing import predict_files
+    from coattend.train import load_trained
+    from coattend.train.testing import Answer, predict_files, scaling_note, write_answers_csv, write_answers_json
 
-    for path, prediction in predict_files(file, images):
-        text = f"{path}: {prediction.label}  {prediction.confidence:.1%}  {prediction.pose}"
-        say(text)
-    return 0
+    trained, failed, errors = load_trained(file), False, console(stderr=True)
+    answers: list[Answer] = []
+    for found in predict_files(trained, images):
+        if isinstance(found, Answer):
+            say(found.line() if answers else f"image: class, probability, strongest pose\n{found.line()}")
+            answers.append(found)
+        else:
+            errors.print(f"coattend: {found}", soft_wrap=True)
+            failed = True
+    if (note := scaling_note(trained, answers)) is not None:
+        errors.print(note, soft_wrap=True)
+    if csv is not None:
+        write_answers_csv(csv, trained.classes, answers)
+    if json is not None:
+        write_answers_json(json, trained.classes, answers)
+    return 1 if failed else 0
 
 
 @app.command

@@ -63,11 +63,13 @@ def chosen_size(shapes: Sequence[tuple[int, int]], fit: Fit) -> int:
     return side if side < 8 else side // 4 * 4
 
 
-def recoloured(image: Tensor, channels: int) -> Tensor:
-    """An image (channels, height, width) of bytes as grey, the mean of its colours, or a grey one as colour."""
-    if image.shape[0] == channels:
-        return image
-    return image.float().mean(0, keepdim=True).round().byte() if channels == 1 else image.expand(channels, -1, -1)
+def recoloured(images: Tensor, channels: int) -> Tensor:
+    """Images (..., channels, height, width) of bytes as grey, the mean of their colours, or grey ones as colour."""
+    if images.shape[-3] == channels:
+        return images
+    if channels == 1:
+        return images.float().mean(-3, keepdim=True).round().byte()
+    return images.repeat_interleave(channels, dim=-3)
 
 
 def _resampled(images: Tensor, size: int, step: float) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coattend.data.dataset import DataError, Split
-from coattend.data.fitting import Fit, check_fit, chosen_size, fitted
+from coattend.data.fitting import Fit, check_fit, chosen_size, fitted, recoloured
 from coattend.data.image_files import image_size, read_image, sorted_images
 
 SPLIT_FOLDERS = {
@@ -66,12 +66,12 @@ def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
     images = _attempted(fitted_file, shapes, problems)
     if problems:
         raise DataError(_listed(path, problems, len(every)))
-    channels = max(len(image) for image in images.values())
+    channels = max(len(image) for image in images.values())  # grey among colours becomes colour
     parts = {}
     for split, by_class in files.items():
         labelled = [(file, label) for label, of_class in enumerate(by_class) for file in of_class]
         parts[split] = Split(
-            torch.stack([_with_channels(images[file], channels) for file, _ in labelled]),
+            torch.stack([recoloured(images[file], channels) for file, _ in labelled]),
             torch.tensor([label for _, label in labelled]),
             tuple(str(file) for file, _ in labelled),
         )
@@ -129,8 +129,3 @@ def how_fitted(shapes: set[tuple[int, int]], size: int | None, fit: Fit) -> str:
     low, high = min(min(shape) for shape in shapes), max(max(shape) for shape in shapes)
     sides = f"sides of {low} to {high} pixels" if low != high else f"{low} x {low} pixels"
     return f"{'scaled' if fit == 'resize' else 'cropped'} from {sides} to {size} x {size}"
-
-
-def _with_channels(image: Tensor, channels: int) -> Tensor:
-    """Grey among colours becomes three equal channels."""
-    return image if len(image) == channels else image.repeat_interleave(channels, dim=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coattend.data.catalog import ENTRIES, MINI, MINI_FILE, MINI_SIZES, Entry, unknown
-from coattend.data.dataset import DataError, Dataset
+from coattend.data.dataset import DataError, Dataset, Split
 from coattend.data.fitting import Fit, fitted_dataset
 from coattend.data.own_images import read_own_images
 from coattend.data.storage import data_folder, read_dataset, save_dataset, stored_provenance
@@ -21,6 +21,16 @@ class Available:
     sizes: tuple[int, int, int]
     image_shape: tuple[int, int, int]
     where: Path | None
+    provenance: str
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Images to test a network on."""
+
+    name: str
+    split: Split
+    classes: tuple[str, ...]
     provenance: str
 
 
@@ -49,6 +59,22 @@ def load_data(
     else:
         raise DataError(unknown(name_or_path, _names()))
     return dataset if size is None else fitted_dataset(dataset, size, fit)
+
+
+def load_held_out(name_or_path: str | Path, trained_on: str, *, size: int, fit: Fit = "resize") -> HeldOut:
+    """Images to test a network on whose training images have the provenance ``trained_on``.
+
+    Of a named data set and of the training images themselves, the test split; of other images of the user's, those in
+    ``test`` if there is such a folder, else all.
+    """
+    path = Path(name_or_path).expanduser()
+    if name_or_path not in _names() and path.exists():
+        own = read_own_images(path, size, fit)
+        if own.provenance != trained_on:
+            split, provenance = own.to_test()
+            return HeldOut(own.name, split, own.classes, provenance)
+    data = load_data(name_or_path, size=size, fit=fit)
+    return HeldOut(data.name, data.test, data.classes, data.provenance)
 
 
 def available(folder: Path | None = None) -> list[Available]:

@@ -30,13 +30,14 @@ class OwnImages:
     stored: str | None = None
 
     @property
+    def name(self) -> str:
+        """What to call them."""
+        return self.path.name if self.path.is_dir() else self.path.stem
+
+    @property
     def provenance(self) -> str:
-        """How the images are split, what was changed, and a digest of them all."""
-        if self.stored is not None:
-            return ", ".join(filter(None, (self.stored, self.changed)))
-        digests = [sha256(x.numpy()) for part in self.parts.values() for x in (part.images, part.labels)]
-        facts = [self._splitting(), self.changed, sha256(np.array(digests))[:12]]
-        return f"own images {self.path.name} ({', '.join(filter(None, facts))})"
+        """How the images are split for training, what was changed, and a digest of them all."""
+        return self._described(self._splitting())
 
     def dataset(self) -> Dataset:
         """For training: validation and test images that are not given are split off the training images by class."""
@@ -57,12 +58,20 @@ class OwnImages:
                 )
         splits = {**self.parts, **self._split_off()}
         splits = {split: splits[split] for split in SPLITS}
-        name = self.path.name if self.path.is_dir() else self.path.stem
-        return Dataset(name, **splits, classes=self.classes, provenance=self.provenance)
+        return Dataset(self.name, **splits, classes=self.classes, provenance=self.provenance)
 
-    def to_test(self) -> Split:
-        """For testing a network that was trained on other images: the test split if there is one, else all."""
-        return self.parts["test"] if "test" in self.parts else joined(list(self.parts.values()))
+    def to_test(self) -> tuple[Split, str]:
+        """For testing a network that was trained on others: the test split if there is one, else all; and which."""
+        if "test" in self.parts:
+            return self.parts["test"], self._described("test split")
+        return joined(list(self.parts.values())), self._described("all images")
+
+    def _described(self, which: str) -> str:
+        if self.stored is not None:
+            return ", ".join(filter(None, (self.stored, self.changed)))
+        digests = [sha256(x.numpy()) for part in self.parts.values() for x in (part.images, part.labels)]
+        facts = (which, self.changed, sha256(np.array(digests))[:12])
+        return f"own images {self.path.name} ({', '.join(filter(None, facts))})"
 
     def _missing(self) -> list[str]:
         return [split for split in ("valid", "test") if split not in self.parts]

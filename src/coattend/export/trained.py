@@ -76,7 +76,7 @@ def _int8(
 
     trained = load_trained(weights)
     recipe = json.loads(read_model_file(weights)[0]["recipe"])
-    data = load_data(data_name or recipe["data"], size=trained.image_shape[1])
+    data = load_data(data_name or recipe["data"], size=trained.image_shape[1], fit=trained.fit)
     prepared: list[Tensor] = [
         trained.preprocessing.apply(images) for images in (data.train.images[:CALIBRATION], data.test.images[:TEST])
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from coattend.data.fitting import fitted, recoloured
+from coattend.data.fitting import Fit, fitted, recoloured
 from coattend.data.image_files import read_image
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, model_entry
@@ -55,7 +55,7 @@ def look(trained: TrainedNetwork, image: Tensor) -> Look:
 def attend(file: str, image: Path, folder: Path) -> Iterator[str]:
     """Draw every layer of a trained network for one image file; yields what a person should know."""
     trained = load_trained(file)
-    pixels, changes = fitted_image(read_image(image), trained.image_shape)
+    pixels, changes = fitted_image(read_image(image), trained.image_shape, trained.fit)
     if changes:
         yield f"{image}: {changes}"
     seen = look(trained, pixels)
@@ -70,7 +70,7 @@ def attend(file: str, image: Path, folder: Path) -> Iterator[str]:
         yield from _written(matrices_figure(trained.network), folder / "matrices")
 
 
-def fitted_image(image: Tensor, shape: tuple[int, int, int]) -> tuple[Tensor, str]:
+def fitted_image(image: Tensor, shape: tuple[int, int, int], fit: Fit = "resize") -> tuple[Tensor, str]:
     """An image of bytes in the shape a network was trained on, and in words what had to be changed."""
     channels, size, _ = shape
     changes = []
@@ -78,10 +78,12 @@ def fitted_image(image: Tensor, shape: tuple[int, int, int]) -> tuple[Tensor, st
         changes.append("colour is made grey" if channels == 1 else "grey is taken as colour")
         image = recoloured(image, channels)
     height, width = image.shape[1:]
-    if (height, width) != (size, size):
+    if (height, width) != (size, size) and fit == "crop":
+        changes.append(f"{size} x {size} pixels are cut out of the centre of {width} x {height}")
+    elif (height, width) != (size, size):
         cut = "" if height == width else ", the longer side cut at both ends"
         changes.append(f"{width} x {height} pixels are scaled to {size} x {size}{cut}")
-    return fitted(image[None], size, "resize")[0], "; ".join(changes)
+    return fitted(image[None], size, fit)[0], "; ".join(changes)
 
 
 def network_name(network: EquivariantNetwork) -> str:

@@ -142,7 +142,7 @@ def trained_by(file: Path) -> Recipe:
 
 def matching_data(trained: TrainedNetwork, name: str) -> Dataset:
     """Data with the network's classes and image size."""
-    data = load_data(name, size=trained.image_shape[1])
+    data = load_data(name, size=trained.image_shape[1], fit=trained.fit)
     if data.image_shape != trained.image_shape or len(data.classes) != len(trained.classes):
         raise RunError(
             f"the network was trained on {len(trained.classes)} classes of images {trained.image_shape}, {data.name} "

@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from coattend.equivariance import equivariance_error
-from coattend.groups import get_group
+from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork
 from coattend.nn import evaluating
 from coattend.train.batches import Examples
@@ -20,9 +20,10 @@ BATCH = 500
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Predicted classes of a whole split, how many are right, and the mean loss."""
+    """Predicted classes of a whole split with their probabilities, how many are right, and the mean loss."""
 
     predictions: Tensor
+    confidences: Tensor
     correct: int
     loss: float
 
@@ -48,12 +49,18 @@ def evaluate(fabric: Fabric, model: nn.Module, examples: Examples) -> Evaluation
     predictions = gathered.argmax(1)
     correct = int((predictions == examples.labels).sum())  # counted, not averaged: errors stay exact fractions
     loss = F.cross_entropy(gathered.double(), examples.labels)
-    return Evaluation(predictions.cpu(), correct, loss.item())
+    confidences = gathered.double().softmax(1).amax(1)
+    return Evaluation(predictions.cpu(), confidences.cpu(), correct, loss.item())
+
+
+def tested_group(network: EquivariantNetwork) -> FiniteGroup:
+    """The group that a network's equivariance is measured over."""
+    return network.group if network.group.order > 1 else get_group("p4")
 
 
 def network_error(network: EquivariantNetwork, examples: Examples) -> float:
     """The largest equivariance error over the network's group (p4 for plain networks) on a few images."""
-    group = network.group if network.group.order > 1 else get_group("p4")
+    group = tested_group(network)
     images = examples.images[:8].to(next(network.parameters()).dtype)
     return max(equivariance_error(network, images, group).values())
 

@@ -79,6 +79,7 @@ def train(
         losses = MeanMetric().to(fabric.device)
         accuracies = MulticlassAccuracy(len(data.classes), average="micro").to(fabric.device)
         progress = stack.enter_context(TrainingProgress(f"{model_name} seed {seed}", recipe.epochs, first_epoch, leads))
+        progress.say(data.summary())
         if leads:
             board = stack.enter_context(SummaryWriter(folder.path / "tensorboard", purge_step=first_epoch))
         steps_per_epoch = -(-len(prepared.train) // recipe.batch)

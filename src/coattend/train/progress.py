@@ -40,6 +40,10 @@ class TrainingProgress:
     ) -> None:
         self.bar.stop()
 
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self.console.print(line, soft_wrap=True)
+
     def step(self, epoch: int, fraction: float, loss: float, images: int) -> None:
         """Move the bar after a step with so many images; loss and speed are smoothed for the eye."""
         if self.bar.disable:

@@ -2,54 +2,201 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 
-from coattend.data import load_data
+from coattend.data import DataError, load_data
 from coattend.data.fitting import fitted, recoloured
-from coattend.data.image_files import read_image
+from coattend.data.image_files import read_image, sorted_images
+from coattend.data.loading import HeldOut, load_held_out
 from coattend.models import read_model_file
+from coattend.models.files import write_atomically
 from coattend.train.batches import Examples
-from coattend.train.evaluation import evaluate, network_error
+from coattend.train.evaluation import Evaluation, evaluate, network_error, tested_group
 from coattend.train.run_folder import RunError, RunFolder
-from coattend.train.trained import Prediction, load_trained
+from coattend.train.trained import Prediction, TrainedNetwork, check_finite, load_trained
+
+EXACT = 1e-4  # the largest equivariance error, in float32, that rounding explains
 
 
-def test_trained(path: str, data_name: str | None) -> Iterator[str]:
-    """Error, loss and equivariance error of a trained network on a test split, as lines for a person."""
+@dataclass(frozen=True)
+class Tested:
+    """A trained network's answers on test images; ``labels`` number the network's classes."""
+
+    path: str
+    trained: TrainedNetwork
+    held_out: HeldOut
+    labels: Tensor
+    found: Evaluation
+    equivariance_error: float
+    same_data: bool
+
+    def lines(self) -> Iterator[str]:
+        """Error, loss, every class, and equivariance error, for a person."""
+        yield f"{self.path} on {self.held_out.name} ({self.held_out.provenance}), {len(self.labels):,} images"
+        if self.same_data and self.held_out.provenance != self.trained.provenance:
+            yield f"these images have changed since the training, which was on: {self.trained.provenance}"
+        yield f"test error {self.found.error:.2f}%, loss {self.found.loss:.4f}"
+        yield from self._classes()
+        group = tested_group(self.trained.network).name
+        verdict = "equivariant" if self.equivariance_error <= EXACT else "not equivariant, `coattend check` tells why"
+        yield f"equivariance error {self.equivariance_error:.1e} over {group}, float32: {verdict}"
+        if not self.trained.preprocessing.commutes_with_rotation:
+            yield (
+                "its preprocessing does not commute with rotation: turning an image before it is not the same as after "
+                "it"
+            )
+
+    def write_errors(self, path: Path) -> int:
+        """Write a CSV with a row for every misclassified image, the most confident first; returns how many."""
+        names = self.held_out.split.names
+        wrong = torch.nonzero(self.found.predictions != self.labels).flatten()
+        order = wrong[self.found.confidences[wrong].argsort(descending=True, stable=True)].tolist()
+        classes = self.trained.classes
+        rows = [
+            (
+                names[i] if names is not None else f"{self.held_out.name} test image {i}",
+                classes[int(self.labels[i])],
+                classes[int(self.found.predictions[i])],
+                f"{float(self.found.confidences[i]):.6f}",
+            )
+            for i in order
+        ]
+        _write_csv(path, ("path", "truth", "answer", "confidence"), rows)
+        return len(rows)
+
+    def _classes(self) -> Iterator[str]:
+        """For every class that was tested, its recall and what it was taken for."""
+        classes = self.trained.classes
+        answers = torch.zeros(len(classes), len(classes), dtype=torch.int64)
+        answers.index_put_((self.labels, self.found.predictions), torch.tensor(1), accumulate=True)
+        for truth, row in enumerate(answers.tolist()):
+            if sum(row):
+                others = sorted(((n, c) for c, n in enumerate(row) if n and c != truth), reverse=True)
+                wrong = "".join(f", {n:,} as {classes[c]}" for n, c in others)
+                yield f"  {classes[truth]}: {row[truth]:,} of {sum(row):,} right ({row[truth] / sum(row):.1%}){wrong}"
+
+
+def test_trained(path: str, data_name: str | None) -> Tested:
+    """Test a trained network: on the test split of its own data, or on other images with classes of the same names."""
     trained = load_trained(path)
-    data = load_data(data_name or _trained_on(Path(path)), size=trained.image_shape[1])
-    if data.image_shape != trained.image_shape or len(data.classes) != len(trained.classes):
-        raise RunError(
-            f"{path} was trained on {len(trained.classes)} classes of images {trained.image_shape}, {data.name} has "
-            f"{len(data.classes)} classes of {data.image_shape}; choose data of the same kind."
-        )
-    examples = Examples(trained.preprocessing.apply(data.test.images), data.test.labels)
+    own = _trained_on(Path(path))
+    same = data_name is None or data_name == own or Path(data_name).resolve() == Path(own).resolve()
+    size, fit = trained.image_shape[1], trained.fit
+    if same:
+        data = load_data(own, size=size, fit=fit)
+        held_out = HeldOut(data.name, data.test, data.classes, data.provenance)
+    else:
+        assert data_name is not None
+        held_out = load_held_out(data_name, trained.provenance, size=size, fit=fit)
+    labels = _as_trained(held_out, trained, path)
+    images = recoloured(held_out.split.images, trained.image_shape[0])
+    examples = Examples(trained.preprocessing.apply(images), labels)
     found = evaluate(Fabric(accelerator="cpu", devices=1), trained.network, examples)
-    yield f"{path} on {data.name} ({data.provenance}), {len(examples):,} images"
-    yield f"test error {found.error:.2f}%, loss {found.loss:.4f}"
-    error = network_error(trained.network, examples)
-    yield f"equivariance error {error:.1e} over {trained.network.group.name}, float32"
-    if not trained.preprocessing.commutes_with_rotation:
-        yield "its preprocessing does not commute with rotation: turning an image before it is not the same as after it"
+    check_finite(found.confidences)
+    return Tested(path, trained, held_out, labels, found, network_error(trained.network, examples), same)
 
 
-def predict_files(path: str, images: Sequence[Path]) -> Iterator[tuple[Path, Prediction]]:
-    """Classify image files one by one; colour, grey and size are brought to what the network was trained on."""
+@dataclass(frozen=True)
+class Answer:
+    """What the network says of one image file, and the factor that its size was changed by."""
+
+    path: Path
+    prediction: Prediction
+    scale: float
+
+    def line(self) -> str:
+        """For a person."""
+        return f"{self.path}: {self.prediction.label}  {self.prediction.confidence:.1%}  {self.prediction.pose}"
+
+
+def predict_files(trained: TrainedNetwork, images: Sequence[Path]) -> Iterator[Answer | DataError]:
+    """Classify image files, and those in folders, one by one; a file that cannot be read gives its error.
+
+    Colour, grey and size are brought to what the network was trained on.
+    """
     if not images:
-        raise RunError("predict expects image files behind the network; got none.")
-    trained = load_trained(path)
-    channels, height, _ = trained.image_shape
-    for file in images:
-        image = recoloured(read_image(file), channels)
-        (prediction,) = trained.predict(fitted(image[None], height, "resize"))
-        yield file, prediction
+        raise RunError("predict expects image files or folders after the network; got none.")
+    channels, size, _ = trained.image_shape
+    for given in images:
+        files = sorted_images(given) if given.is_dir() else [given]
+        if not files:
+            yield DataError(f"{given}: expected a folder with images, got none in it.")
+        for file in files:
+            try:
+                image = recoloured(read_image(file), channels)
+                (prediction,) = trained.predict(fitted(image[None], size, trained.fit))
+            except DataError as error:
+                yield error if str(file) in str(error) else DataError(f"{file}: {error}")
+                continue
+            yield Answer(file, prediction, 1.0 if trained.fit == "crop" else size / min(image.shape[1:]))
+
+
+def scaling_note(trained: TrainedNetwork, answers: Sequence[Answer]) -> str | None:
+    """What a person should know where images are of another scale than they are given to the network in."""
+    scales = [answer.scale for answer in answers if answer.scale != 1]
+    if not scales:
+        return None
+    by = " to ".join(dict.fromkeys(f"{scale:.3g}" for scale in (min(scales), max(scales))))
+    return (
+        f"{len(scales):,} of {len(answers):,} images were scaled, by {by}, to the {trained.image_shape[1]} pixels a "
+        f"side that the network was trained on ({trained.provenance})"
+    )
+
+
+def write_answers_csv(path: Path, classes: Sequence[str], answers: Sequence[Answer]) -> None:
+    """A row per image, with a column for the probability of every class."""
+    found = [(str(answer.path), answer.prediction) for answer in answers]
+    rows = [(file, p.label, p.confidence, p.pose, *p.probabilities) for file, p in found]
+    _write_csv(path, ("path", "class", "confidence", "pose", *(f"p({name})" for name in classes)), rows)
+
+
+def write_answers_json(path: Path, classes: Sequence[str], answers: Sequence[Answer]) -> None:
+    """A list with an object per image."""
+    entries = [
+        {
+            "path": str(answer.path),
+            "class": answer.prediction.label,
+            "confidence": answer.prediction.confidence,
+            "pose": answer.prediction.pose,
+            "probabilities": dict(zip(classes, answer.prediction.probabilities, strict=True)),
+        }
+        for answer in answers
+    ]
+    write_atomically(path, (json.dumps(entries, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _as_trained(held_out: HeldOut, trained: TrainedNetwork, path: str) -> Tensor:
+    """Labels that number the network's classes, matched by name."""
+    if held_out.classes == trained.classes:
+        return held_out.split.labels
+    unknown = [name for name in held_out.classes if name not in trained.classes]
+    if unknown:
+        raise RunError(
+            f"{held_out.name} has classes that {path} was not trained on: {', '.join(unknown)}. The network's classes "
+            f"are {', '.join(trained.classes)}, those of {held_out.name} are {', '.join(held_out.classes)}; give them "
+            "the same names."
+        )
+    return torch.tensor([trained.classes.index(name) for name in held_out.classes])[held_out.split.labels]
 
 
 def _trained_on(path: Path) -> str:
     if path.is_dir():
         return str(RunFolder(path).description["recipe"]["data"])
     return str(json.loads(read_model_file(path)[0]["recipe"])["data"])
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode())

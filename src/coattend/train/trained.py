@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coattend.data import Preprocessing, make_preprocessing
+from coattend.data.fitting import Fit
 from coattend.models import EquivariantNetwork, load_model, read_model_file
 from coattend.nn import evaluating
 from coattend.train.run_folder import RunError, RunFolder
@@ -17,11 +18,15 @@ from coattend.train.run_folder import RunError, RunFolder
 
 @dataclass(frozen=True)
 class Prediction:
-    """The class of one image, how sure the network is, and the pose it responds to most."""
+    """The class of one image, its probability, the pose the network responds to most, and all classes' probabilities.
+
+    ``probabilities`` are in the order of ``TrainedNetwork.classes``.
+    """
 
     label: str
     confidence: float
     pose: str
+    probabilities: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -33,23 +38,53 @@ class TrainedNetwork:
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]
     provenance: str
+    fit: Fit = "resize"
 
     def predict(self, images: Tensor) -> list[Prediction]:
-        """Classify images (n, channels, height, width) of bytes."""
+        """Classify images (n, channels, height, width) of bytes, or of floating point numbers from 0 to 255."""
+        if images.is_floating_point() and images.numel() and 0 < float(images.max()) <= 1:
+            raise ValueError(
+                f"predict expects values from 0 to 255, got none above {float(images.max()):g}; multiply images that "
+                "go from 0 to 1 by 255."
+            )
         with evaluating(self.network):
             features = self.network.stages(self.preprocessing.apply(images))
-            probabilities = self.network.head(features).softmax(1)
+            probabilities = self.network.head(features).double().softmax(1)
+        check_finite(probabilities)
         # The pose whose responses are strongest in sum; it turns with the image, by equivariance.
         poses = features.relu().sum(dim=(1, 3, 4)).argmax(1)
         return [
-            Prediction(self.classes[int(p.argmax())], float(p.max()), self.network.group.describe(int(pose)))
+            Prediction(
+                self.classes[int(p.argmax())],
+                float(p.max()),
+                self.network.group.describe(int(pose)),
+                tuple(p.tolist()),
+            )
             for p, pose in zip(probabilities, poses, strict=True)
         ]
+
+
+def check_finite(outputs: Tensor) -> None:
+    """Refuse outputs that say nothing."""
+    if not bool(outputs.isfinite().all()):
+        raise RunError(
+            "the network's outputs are not finite numbers: its weights are damaged or its training diverged; use "
+            "another run or file."
+        )
 
 
 def weights_file(path: str | Path) -> Path:
     """The file with a run folder's weights: of the epoch chosen on validation, else the last; a file stays as it is."""
     path = Path(path)
+    try:
+        missing = not path.exists()
+    except OSError as error:  # a name that is too long
+        raise RunError(f"{path} cannot be looked up: {error.strerror}.") from error
+    if missing:
+        raise RunError(
+            f"there is no file {path} and no run folder of that name; expected a folder that `coattend train` wrote, "
+            "or a .safetensors file in it."
+        )
     if not path.is_dir():
         return path
     folder = RunFolder(path)
@@ -74,4 +109,5 @@ def load_trained(path: str | Path) -> TrainedNetwork:
     channels, height, width = json.loads(metadata["image_shape"])
     network = load_model(path).to(torch.float32)
     classes = tuple(json.loads(metadata["classes"]))
-    return TrainedNetwork(network, preprocessing, classes, (channels, height, width), metadata["provenance"])
+    fit: Fit = json.loads(metadata.get("recipe", "{}")).get("fit", "resize")
+    return TrainedNetwork(network, preprocessing, classes, (channels, height, width), metadata["provenance"], fit)
