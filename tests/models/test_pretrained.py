@@ -38,6 +38,42 @@ def test_names_with_options_are_files_and_back(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("p4cnn", {"group": "C4"}),
+        ("p4cnn", {"group": ca.cyclic(4)}),
+        ("p4cnn:group=c4", {}),
+        ("a_p4cnn", {"group": "p4", "attention": "slice"}),
+        ("dren_maxpool", {"group": ca.cyclic(4, clockwise=True)}),
+        ("p4cnn", {"pretrained": True}),
+    ],
+)
+def test_the_same_network_in_other_words_finds_its_weights(name: str, options: dict) -> None:
+    expected = ca.create_model(name.partition(":")[0], pretrained="rotated-mnist")
+    found = ca.create_model(name, **{"pretrained": "rotated-mnist", **options})
+    assert all(torch.equal(tensor, found.state_dict()[key]) for key, tensor in expected.state_dict().items())
+    assert found.image_shape == (1, 28, 28)
+
+
+def test_other_classes_get_a_new_head_on_trained_stages() -> None:
+    trained = ca.create_model("a_p4cnn", pretrained=True)
+    tuned = ca.create_model("a_p4cnn", pretrained=True, num_classes=3)
+    for key, tensor in trained.stages.state_dict().items():
+        assert torch.equal(tensor, tuned.stages.state_dict()[key])
+    assert tuned(torch.randn(2, 1, 28, 28)).shape == (2, 3)
+
+
+def test_advice_is_only_what_can_be_done() -> None:
+    for data in ("imagenet", 5):
+        with pytest.raises(ValueError, match=f"trained on {data} come with the package; there are: ") as raised:
+            ca.create_model("p4cnn", pretrained=data)
+        assert "--data" not in str(raised.value)
+    with pytest.raises(ValueError, match=r"no weights of p4cnn:group=.* of C4 trained on"):
+        ca.create_model("p4cnn", group=ca.cyclic(4).restrict((0, 2)), pretrained="rotated-mnist")
+    assert ca.create_model("p4cnn:width=2", pretrained=False).feature_channels == (2, 2)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("p4cnn", {"pretrained": "no-such-data"}, "no weights of p4cnn trained on no-such-data come with the package"),

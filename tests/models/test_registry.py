@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,6 +43,16 @@ def test_entries_hold_what_the_paper_prints() -> None:
         ("p4cnn:group=p6", {}, "unknown group 'p6'"),
         ("resnet20:width=8-16", {}, "width must be one number or three"),
         ("nin:downsample=pool", {}, "nin has no option 'downsample'"),
+        (None, {}, "expected a model's name such as 'p4cnn', got None"),
+        ("p4m_allcnn:width=x", {}, "width must be a whole number from 1 to 1,048,576, got 'x'"),
+        ("p4cnn:width=0", {}, "width must be a whole number from 1"),
+        ("p4cnn", {"width": 10**20}, "width must be a whole number from 1"),
+        ("p4cnn:width=1000000", {}, "p4cnn cannot be built so large .*choose a smaller width"),
+        ("p4cnn", {"width": True}, "width must be a whole number"),
+        ("p4m_resnet44:blocks=1000000000", {}, "blocks must be a whole number from 1 to 200"),
+        ("p4cnn", {"dropout": "x"}, "dropout must be a finite number, got 'x'"),
+        ("p4cnn", {"norm_eps": float("nan")}, "norm_eps must be a finite number, got nan"),
+        ("p4m_resnet44", {"attend_shortcuts": 3}, "attend_shortcuts must be true or false, got 3"),
     ],
 )
 def test_mistakes_are_answered(name: str, options: dict, message: str) -> None:
@@ -55,6 +66,15 @@ def test_options_behind_the_name_and_as_keywords() -> None:
         "attention": None, "dropout": 0.3, "width": (11, 23, 45), "flag": True, "eps": 1e-3, "n": 7,
     }  # fmt: skip
     assert ca.create_model("p4cnn:width=3", width=5).feature_channels == (5, 5)
+    assert ca.create_model("p4cnn", width=np.int64(5)).config["options"]["width"] == 5
+    for without in (ca.create_model("a_p4cnn", attention="none"), ca.create_model("a_p4cnn:attention=none")):
+        assert without.config["options"]["attention"] is None
+        assert not any(isinstance(m, CoAttention) for m in without.modules())
+
+
+def test_lists_of_models_want_a_pattern() -> None:
+    with pytest.raises(ValueError, match="expects a pattern such as"):
+        ca.list_models(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("group", ["C2", "C8", "D4", "D3"])

@@ -17,7 +17,7 @@ from coattend.equivariance import equivariance_error
 from coattend.equivariance.error import TOLERANCE
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork
-from coattend.models.files import decoded_group, encoded_option
+from coattend.models.options import decoded_group, encoded_option
 from coattend.nn import PoseConv2d, evaluating
 from coattend.version import __version__
 

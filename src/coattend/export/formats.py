@@ -13,9 +13,9 @@ from coattend.export.builder import Builder
 from coattend.export.certificate import Certificate, Line, Run, certify, compared, digest_of
 from coattend.export.freezing import freeze, frozen_with_outputs
 from coattend.export.shapes import image_shape_of
-from coattend.export.target import check_target, write_whole
+from coattend.export.target import check_target
 from coattend.models import load_model, read_model_file
-from coattend.models.files import model_file_content
+from coattend.models.files import model_file_content, write_whole
 
 CERTIFICATE = "certificate"
 CERTIFICATE_FILE = "certificate.json"  # inside a .pt2

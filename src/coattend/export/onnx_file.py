@@ -18,8 +18,9 @@ from coattend.export.builder import Builder
 from coattend.export.certificate import KEY, Certificate, Line, Run, certify, compared, digest_of
 from coattend.export.freezing import frozen_with_outputs
 from coattend.export.shapes import image_shape_of
-from coattend.export.target import check_target, write_whole
+from coattend.export.target import check_target
 from coattend.extras import install
+from coattend.models.files import write_whole
 
 if TYPE_CHECKING:
     import onnx

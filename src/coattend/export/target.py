@@ -1,11 +1,11 @@
-"""Where an export goes: refused before the work begins if it cannot be written, and written whole or not at all."""
+"""Where an export goes: refused before the work begins if it cannot be written."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from coattend.models.files import write_atomically
+from coattend.models.files import unwritable
 
 
 def check_target(path: Path, overwrite: bool) -> None:
@@ -20,16 +20,4 @@ def check_target(path: Path, overwrite: bool) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write in one piece; a failure leaves what was there before."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> ValueError:
-    return ValueError(f"cannot write {path}: {error.strerror}; choose another place.")
+        raise unwritable(path, error) from error

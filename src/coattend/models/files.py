@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import safetensors
-import safetensors.torch
 from torch import Tensor, nn
 
-from coattend.groups import FiniteGroup, get_group
 from coattend.models import hub
+from coattend.models.container import Stored, packed, read_header, read_tensors, require_finite
+from coattend.models.fit import differences, foreign_types, require_same_function
 from coattend.models.network import EquivariantNetwork
-from coattend.models.registry import create_model
+from coattend.models.options import decoded_options, encoded_option
+from coattend.models.registry import build_network, network_skeleton
 from coattend.version import __version__
 
 FORMAT = "coattend-model"
 FORMAT_VERSION = 1
-
-
 EXTRA = "extra."  # tensors that are not the network's: what its input has to go through, for example
 
 
@@ -36,9 +34,11 @@ def save_model(
 ) -> None:
     """Write weights, building arguments and library version into one safetensors file, whole or not at all.
 
-    ``metadata`` and ``extra_tensors`` travel with it; :func:`read_model_file` gives them back.
+    ``metadata`` and ``extra_tensors`` travel with it; :func:`read_model_file` gives them back. The header also holds a
+    digest of everything in the file, which is verified on loading; equal networks give equal bytes.
     """
-    write_atomically(Path(path), model_file_content(model, metadata or {}, extra_tensors or {}))
+    target = checked_path(path)
+    write_whole(target, model_file_content(model, metadata or {}, extra_tensors or {}))
 
 
 def model_file_content(model: nn.Module, metadata: Mapping[str, str], extra_tensors: Mapping[str, Tensor]) -> bytes:
@@ -48,18 +48,38 @@ def model_file_content(model: nn.Module, metadata: Mapping[str, str], extra_tens
             f"save_model writes networks built by create_model, got {type(model).__name__}; "
             "use safetensors.torch.save_model or torch.save(model.state_dict()) for others."
         )
-    options = {key: encoded_option(value) for key, value in model.config["options"].items()}
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ValueError(f"metadata must map strings to strings, got {key!r}: {value!r}; json.dumps writes others.")
+    name, options = model.config["model"], model.config["options"]
+    state = model.state_dict()
+    _require_saveable(name, options, state)
     header = {
+        **({} if model.image_shape is None else {"image_shape": json.dumps(model.image_shape)}),
         **metadata,
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
         "coattend_version": __version__,
-        "model": model.config["model"],
-        "options": json.dumps(options),
+        "model": name,
+        "options": json.dumps({key: encoded_option(value) for key, value in options.items()}),
     }
-    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    tensors |= {f"{EXTRA}{name}": tensor.contiguous() for name, tensor in extra_tensors.items()}
-    return safetensors.torch.save(tensors, header)
+    return packed({**state, **{f"{EXTRA}{name}": tensor for name, tensor in extra_tensors.items()}}, header)
+
+
+def _require_saveable(name: str, options: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
+    if any(tensor.is_meta for tensor in state.values()):
+        raise ValueError(
+            "the network is on the meta device and has no weights to save; move it with to_empty and load some."
+        )
+    expected = network_skeleton(name, options).state_dict()
+    wrong = differences(expected, {key: tuple(tensor.shape) for key, tensor in state.items()})
+    if wrong:
+        raise ValueError(
+            f"save_model cannot write a {name} that was changed after create_model built it: {wrong}. Make weight "
+            "norms and pruning permanent first, with torch.nn.utils.parametrize.remove_parametrizations or "
+            "torch.nn.utils.prune.remove; save other changes as model.state_dict()."
+        )
+    require_finite(state, name)
 
 
 def push_model(
@@ -84,48 +104,126 @@ def push_model(
 def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNetwork:
     """Rebuild a network written by :func:`save_model`; with ``into``, load its weights into a network you have.
 
-    ``path`` may be ``hf://owner/name``, a repository on the Hugging Face Hub written by :func:`push_model`.
+    ``path`` may be ``hf://owner/name``, a repository on the Hugging Face Hub written by :func:`push_model`. The network
+    is in training mode, as create_model returns it; call ``.eval()`` to use it. ``into`` must compute what the file's
+    network computes: options that act only in training, such as dropout, may differ.
     """
-    metadata, tensors, _ = read_model_file(path)
-    model = create_model(metadata["model"], **_decoded_options(metadata)) if into is None else into
-    expected = model.state_dict()
-    wrong = _differences(expected, tensors)
+    if into is not None and not isinstance(into, nn.Module):
+        raise ValueError(f"load_model(into=...) expects a network, got {type(into).__name__}.")
+    path = _located(path)
+    metadata, stored = _header(path)
+    name, options = metadata["model"], _options(path, metadata)
+    fits = _skeleton(path, name, options) if into is None else into
+    if isinstance(into, EquivariantNetwork) and into.config is not None:
+        require_same_function(path, name, options, into.config)
+    found = {key: value for key, value in stored.items() if not key.startswith(EXTRA)}
+    expected = fits.state_dict()
+    wrong = differences(expected, {key: value.shape for key, value in found.items()}) or foreign_types(expected, found)
     if wrong:
-        whose = f"{metadata['model']} ({metadata['options']})"
         raise ValueError(
-            f"{path} holds {whose}, which does not fit the network: {'; '.join(wrong)}. "
+            f"{path} holds {name} ({metadata['options'][:200]}), which does not fit the network: {wrong}. "
             + ("Build the network with the same name and options." if into is not None else "The file is damaged.")
         )
+    _, tensors, _ = read_model_file(path)
+    model = build_network(name, options) if into is None else into
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if into is None and len(dtypes) == 1:
         model.to(dtypes.pop())
     model.load_state_dict(tensors)
+    if isinstance(model, EquivariantNetwork):
+        model.image_shape = _image_shape(path, metadata)
     return model  # type: ignore[return-value]
 
 
 def read_model_file(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor], dict[str, Tensor]]:
     """Metadata, weights and extra tensors of a file written by :func:`save_model`."""
-    path = hub.download(str(path)) if hub.is_hub_address(path) else Path(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}; expected a .safetensors file written by save_model.")
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}); copy or download it again.") from error
+    path = _located(path)
+    metadata, _ = _header(path)
+    tensors = read_tensors(path, metadata)
+    extra = {name.removeprefix(EXTRA): t for name, t in tensors.items() if name.startswith(EXTRA)}
+    return metadata, {name: t for name, t in tensors.items() if not name.startswith(EXTRA)}, extra
+
+
+def _located(path: str | Path) -> Path:
+    path = hub.download(str(path)) if hub.is_hub_address(path) else checked_path(path)
+    if not os.path.isfile(path):
+        what = f"{path} is a folder" if os.path.isdir(path) else f"there is no file {path}"
+        raise ValueError(f"{what}; expected a .safetensors file written by save_model.")
+    return path
+
+
+def _header(path: Path) -> tuple[dict[str, str], dict[str, Stored]]:
+    """Metadata and stored tensors of a file in a format that this version reads."""
+    metadata, stored = read_header(path)
     if metadata.get("format") != FORMAT:
         raise ValueError(
             f"{path} is a safetensors file, but not one written by coattend.save_model; "
-            "coattend.models.convert_state_dict reads p4 weights trained elsewhere."
+            "coattend.models.convert_state_dict reads weights of G-CNNs trained elsewhere."
         )
-    if int(metadata["format_version"]) > FORMAT_VERSION:
+    missing = [key for key in ("format_version", "model", "options") if key not in metadata]
+    version = metadata.get("format_version", "")
+    if missing or not (version.isascii() and version.isdigit()):
+        what = f"lacks {' and '.join(missing)}" if missing else f"gives {version[:20]!r} as its format"
+        raise ValueError(f"the header of {path} {what}; the file is damaged, copy or download it again.")
+    if int(version[:9]) > FORMAT_VERSION:
         raise ValueError(
-            f"{path} was written by coattend {metadata['coattend_version']} in format {metadata['format_version']}, "
-            f"this is coattend {__version__} and reads up to format {FORMAT_VERSION}; upgrade the library."
+            f"{path} was written by coattend {metadata.get('coattend_version', 'of unknown version')} in format "
+            f"{version[:9]}, this is coattend {__version__} and reads up to format {FORMAT_VERSION}; upgrade the "
+            "library."
         )
-    extra = {name.removeprefix(EXTRA): t for name, t in tensors.items() if name.startswith(EXTRA)}
-    return metadata, {name: t for name, t in tensors.items() if not name.startswith(EXTRA)}, extra
+    return metadata, stored
+
+
+def _options(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return decoded_options(metadata["options"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _unbuildable(path, error) from error
+
+
+def _skeleton(path: Path, name: str, options: Mapping[str, Any]) -> EquivariantNetwork:
+    try:
+        return network_skeleton(name, options)
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        raise _unbuildable(path, error) from error
+
+
+def _unbuildable(path: Path, error: Exception) -> ValueError:
+    reason = str(error).partition("\n")[0][:300].rstrip(".")
+    return ValueError(f"the header of {path} describes a network that cannot be built: {reason}. The file is damaged.")
+
+
+def _image_shape(path: Path, metadata: Mapping[str, str]) -> tuple[int, int, int] | None:
+    if "image_shape" not in metadata:
+        return None
+    try:
+        channels, height, width = (operator.index(n) for n in json.loads(metadata["image_shape"]))
+    except (ValueError, TypeError, RecursionError) as error:
+        shown = metadata["image_shape"][:40]
+        raise ValueError(f"the header of {path} gives {shown!r} as image_shape; the file is damaged.") from error
+    return channels, height, width
+
+
+def checked_path(path: str | Path) -> Path:
+    """A path, not something else."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ValueError(f"expected the path of a file, got {path!r}.")
+    return Path(path)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write in one piece, with an error that names the path; a failure leaves what was there before."""
+    if os.path.isdir(path):
+        raise ValueError(f"{path} is a folder; expected the name of the file to write.")
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> ValueError:
+    """What is said where a file cannot be written."""
+    return ValueError(f"cannot write {path}: {error.strerror}; choose another place.")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -143,50 +241,3 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _differences(expected: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
-    wrong = [f"{name} is missing" for name in expected if name not in found]
-    wrong += [f"{name} is not part of it" for name in found if name not in expected]
-    wrong += [
-        f"{name} is {tuple(found[name].shape)} instead of {tuple(expected[name].shape)}"
-        for name in expected
-        if name in found and found[name].shape != expected[name].shape
-    ]
-    return wrong if len(wrong) <= 3 else [*wrong[:3], f"and {len(wrong) - 3} more"]
-
-
-def encoded_option(value: Any) -> Any:
-    """A building argument for JSON: a group as its name where the name says all, else as its tables."""
-    if not isinstance(value, FiniteGroup):
-        return value
-    if _is_named(value):
-        return value.name
-    planar = None if value.planar is None else value.planar.tolist()
-    return {"product": value.product.tolist(), "planar": planar, "name": value.name}
-
-
-def _is_named(group: FiniteGroup) -> bool:
-    try:
-        return get_group(group.name) == group
-    except ValueError:
-        return False
-
-
-def _decoded_options(metadata: dict[str, str]) -> dict[str, Any]:
-    options = json.loads(metadata["options"])
-    for key, value in options.items():
-        if isinstance(value, list):
-            options[key] = tuple(value)
-        elif key == "relative":
-            options[key] = {layer: tuple(poses) for layer, poses in value.items()}
-        elif isinstance(value, dict):
-            options[key] = decoded_group(value)
-    return options
-
-
-def decoded_group(value: Any) -> FiniteGroup:
-    """The group behind what :func:`encoded_option` made of it."""
-    if isinstance(value, str):
-        return get_group(value)
-    return FiniteGroup(np.array(value["product"]), value["planar"], name=value["name"])

@@ -22,6 +22,7 @@ class EquivariantNetwork(nn.Module):
     """
 
     config: dict[str, Any] | None = None  # how create_model built it; what save_model writes
+    image_shape: tuple[int, int, int] | None = None  # of the images it was trained on, if its file says so
 
     def __init__(
         self,

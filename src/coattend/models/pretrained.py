@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from coattend.groups import FiniteGroup, get_group
+from coattend.models.network import EquivariantNetwork
+from coattend.models.options import usual_options
+from coattend.models.table1 import ENTRIES, ModelEntry
 
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -15,23 +20,51 @@ def list_pretrained(data: str = "*") -> list[tuple[str, str]]:
     return sorted((_name(path.stem), path.parent.name) for path in WEIGHTS.glob(f"{data}/*.safetensors"))
 
 
-def load_pretrained(model: nn.Module, name: str, data: str) -> None:
-    """Load the weights that a network of that name got by training on a data set."""
-    from coattend.models.files import read_model_file  # which builds networks by name, so it stands above
+def load_pretrained(model: EquivariantNetwork, data: str) -> None:
+    """Load the weights that the network got by training on a data set; with other classes, those of its stages."""
+    from coattend.models.files import load_model, read_model_file  # which build networks by name, so they stand above
 
-    model.load_state_dict(read_model_file(pretrained_file(name, data))[1])
+    assert model.config is not None
+    entry, options = ENTRIES[model.config["model"]], model.config["options"]
+    usual = usual_options(entry)
+    if model.num_classes == usual["num_classes"]:
+        load_model(pretrained_file(canonical_name(entry, options), data), into=model)
+        return
+    file = pretrained_file(canonical_name(entry, {**options, "num_classes": usual["num_classes"]}), data)
+    stages = {name: tensor for name, tensor in read_model_file(file)[1].items() if not name.startswith("head.")}
+    model.load_state_dict({**model.state_dict(), **stages})
+
+
+def canonical_name(entry: ModelEntry, options: Mapping[str, Any]) -> str:
+    """The name with the options that differ from what it stands for, in alphabetical order."""
+    usual = usual_options(entry)
+    other = (
+        f"{key}={_written(value)}"
+        for key, value in sorted(options.items())
+        if (get_group(value) != get_group(usual[key]) if key == "group" else value != usual.get(key))
+    )
+    return ":".join(filter(None, (entry.name, ",".join(other))))
+
+
+def _written(value: Any) -> str:
+    """An option's value as it is written behind a model's name."""
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    if isinstance(value, FiniteGroup):
+        return value.name
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def pretrained_file(name: str, data: str) -> Path:
-    """Where the trained weights of a network lie, options behind its name in alphabetical order."""
-    path = WEIGHTS / data / f"{file_stem(name)}.safetensors"
-    if not path.is_file():
-        shipped = ", ".join(f"{model} on {data}" for model, data in list_pretrained()) or "none"
+    """The file with the trained weights of a network, whose name has its options in alphabetical order."""
+    shipped = list_pretrained()
+    if (name, data) not in shipped:
+        there = ", ".join(f"{model} on {data}" for model, data in shipped) or "none"
         raise ValueError(
-            f"no weights of {name} trained on {data} come with the package; there are: {shipped}. `coattend train "
-            f"{name} --data {data}` makes them, load_model reads them."
+            f"no weights of {name} trained on {data} come with the package; there are: {there}. Files of networks "
+            "that you trained yourself are read by load_model."
         )
-    return path
+    return WEIGHTS / data / f"{file_stem(name)}.safetensors"
 
 
 def file_stem(name: str) -> str:

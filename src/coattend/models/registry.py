@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import inspect
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, overload
 
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
 from coattend.models.network import EquivariantNetwork, FeatureBackbone
+from coattend.models.options import usual_options, verified_options
 from coattend.models.pretrained import load_pretrained
 from coattend.models.table1 import ENTRIES, ModelEntry
 
@@ -20,11 +24,15 @@ def list_models(pattern: str = "*") -> list[str]:
     >>> list_models("*p4m*")
     ['p4m_allcnn', 'a_p4m_allcnn', 'p4m_resnet44', 'a_p4m_resnet44']
     """
+    if not isinstance(pattern, str):
+        raise ValueError(f"list_models expects a pattern such as '*p4m*', got {pattern!r}.")
     return [name for name in ENTRIES if fnmatch.fnmatchcase(name, pattern)]
 
 
 def model_entry(name: str) -> ModelEntry:
     """What the paper prints about a network, and how it is built here; options behind the name are ignored."""
+    if not isinstance(name, str):
+        raise ValueError(f"expected a model's name such as 'p4cnn', got {name!r}; `coattend models` lists all.")
     name = name.partition(":")[0]
     if name not in ENTRIES:
         raise ValueError(
@@ -35,61 +43,75 @@ def model_entry(name: str) -> ModelEntry:
 
 @overload
 def create_model(
-    name: str, *, features_only: Literal[False] = ..., pretrained: str | None = ..., **options: Any
+    name: str, *, features_only: Literal[False] = ..., pretrained: str | bool | None = ..., **options: Any
 ) -> EquivariantNetwork: ...
 
 
 @overload
 def create_model(
-    name: str, *, features_only: Literal[True], pretrained: str | None = ..., **options: Any
+    name: str, *, features_only: Literal[True], pretrained: str | bool | None = ..., **options: Any
 ) -> FeatureBackbone: ...
 
 
 def create_model(
-    name: str, *, features_only: bool = False, pretrained: str | None = None, **options: Any
+    name: str, *, features_only: bool = False, pretrained: str | bool | None = None, **options: Any
 ) -> EquivariantNetwork | FeatureBackbone:
-    """Build a network of Table 1, or any variation of it.
+    """Build a network of Table 1, or any variation of it, in training mode as torch.nn does; ``.eval()`` is for use.
 
     ``name`` may carry options, ``"a_p4cnn:attention=output,head=max"``; keyword options win. Each name builds by
     default the network whose parameter count the paper prints. With ``features_only`` the head is left out and the
     maps of every stage are returned. Every network takes ``relative``, the relative poses that its group convolutions
     are restricted to: a dictionary by layer, or ``relative=0-2`` for all (docs/restriction.md). ``pretrained`` names
-    the data set on which the weights that come with the package were trained; ``coattend.models.list_pretrained``
-    lists what there is.
+    the data set on which the weights that come with the package were trained, True the one of Table 1;
+    ``coattend.models.list_pretrained`` lists what there is. With another ``num_classes`` the stages are loaded and the
+    head is new.
 
     >>> sum(p.numel() for p in create_model("a_p4cnn:attention=output").parameters())
     20160
     """
     entry = model_entry(name)
-    merged = {**entry.options, **parse_options(name.partition(":")[2]), **options}
-    known = [*inspect.signature(entry.family).parameters, "relative"]
-    for option in merged:
+    model = build_network(entry.name, {**entry.options, **parse_options(name.partition(":")[2]), **options})
+    if pretrained is not None and pretrained is not False:
+        load_pretrained(model, entry.dataset if pretrained is True else pretrained)
+    return FeatureBackbone(model) if features_only else model
+
+
+def build_network(name: str, options: Mapping[str, Any]) -> EquivariantNetwork:
+    """Build a network from the name of its entry and all options that differ from its family's."""
+    entry = model_entry(name)
+    known = [*usual_options(entry), "relative"]
+    for option in options:
         if option not in known:
             raise ValueError(
                 f"{entry.name} has no option {option!r}{_nearest(option, known)}; its options are {', '.join(known)}."
             )
-    relative = merged.pop("relative", None)
-    model = entry.family(**merged)
-    model.config = {"model": entry.name, "options": merged}
+    verified = verified_options(entry, options)
+    relative = verified.pop("relative", None)
+    try:
+        model = entry.family(**verified)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{entry.name} cannot be built so large ({reason}); choose a smaller width.") from error
+    model.config = {"model": entry.name, "options": verified}
     if relative is not None:
         model.restrict(relative)
-    if pretrained is not None:
-        load_pretrained(model, _canonical_name(entry, model.config["options"]), pretrained)
-    return FeatureBackbone(model) if features_only else model
+    return model
 
 
-def _canonical_name(entry: ModelEntry, options: Mapping[str, Any]) -> str:
-    """The name with the options that differ from what it stands for, in alphabetical order."""
-    usual = {p.name: p.default for p in inspect.signature(entry.family).parameters.values()} | dict(entry.options)
-    other = (f"{key}={_written(value)}" for key, value in sorted(options.items()) if value != usual.get(key))
-    return ":".join(filter(None, (entry.name, ",".join(other))))
+class _WithoutDrawing(TorchFunctionMode):
+    """Skip nn.init.normal_, which loads a compiler on the meta device; that takes more than a second."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
 
 
-def _written(value: Any) -> str:
-    """An option's value as :func:`parse_options` reads it."""
-    if isinstance(value, tuple):
-        return "-".join(map(str, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+def network_skeleton(name: str, options: Mapping[str, Any]) -> EquivariantNetwork:
+    """The network on the meta device: names and shapes of its tensors, without their memory."""
+    with torch.device("meta"), _WithoutDrawing():
+        return build_network(name, options)
 
 
 def parse_options(text: str) -> dict[str, Any]:

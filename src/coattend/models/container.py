@@ -1,0 +1,80 @@
+"""safetensors files whose bytes depend on their content alone, with a digest of it in the header."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+DIGEST = "digest"
+
+
+class Stored(NamedTuple):
+    """Type and shape of a tensor in a file, as its header gives them: ``("F32", (10, 1, 3, 3))``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def packed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Tensors and metadata as the content of a file, with their digest."""
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = safetensors.torch.save(whole, {**metadata, DIGEST: content_digest(whole, metadata)})
+    # safetensors writes metadata in random order; the offsets in a header count from its end.
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[start:]
+
+
+def content_digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """SHA-256 over the metadata and over names, types, shapes and bytes of the tensors, in the order of the names."""
+    described = {key: metadata[key] for key in sorted(metadata) if key != DIGEST}
+    total = hashlib.sha256(json.dumps(described).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"\n{json.dumps(name)} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def read_header(path: Path) -> tuple[dict[str, str], dict[str, Stored]]:
+    """Metadata, and what tensors a file holds, without reading them."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            stored = {name: Stored(s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
+            return file.metadata() or {}, stored
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error}); copy or download it again.") from error
+
+
+def read_tensors(path: Path, metadata: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors, which must be those that the digest was made of and finite; files without a digest are older."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if DIGEST in metadata and content_digest(tensors, metadata) != metadata[DIGEST]:
+        raise ValueError(
+            f"the content of {path} does not match the digest in its header: it is damaged, or was changed after it "
+            "was written; copy or download it again."
+        )
+    require_finite(tensors, str(path))
+    return tensors
+
+
+def require_finite(tensors: Mapping[str, Tensor], whose: str) -> None:
+    """Refuse NaN and infinity, which no trained network has."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(
+                f"{name} of {whose} holds NaN or infinity; train the network again, or take an older file."
+            )
