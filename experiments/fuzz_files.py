@@ -1,0 +1,193 @@
+"""Does any file make a loader fail in a way that a user cannot understand, or pass for what it is not?
+
+    python -m experiments.fuzz_files [--cases 1000] [--seed 0] [--only KIND] [--replay CASE]
+
+Hypothesis draws hostile files of every kind that the library reads: damaged bytes, foreign values, bombs, code. Each is
+loaded in a forked child, through the command line where a verb is the loader. The kept cases of fuzz_seeds.txt go
+first. A case ends as
+
+- clear: a ValueError of the library's own that names the file, or one line and exit code 2, or a check that says no
+- accepted: nothing to complain about; what was loaded has been compared with the healthy file
+- silent: damage was accepted            - traceback: any other exception
+- unnamed: the message names no file     - hang: more than 10 s
+- memory: more than 1 GB                 - crash: the process died
+- escaped: code of a file ran, or something was written outside the case's own folder
+
+All but the first two are failures; each is printed with the line that replays it, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from experiments.hostile import KINDS
+from experiments.hostile.kinds import Case, Kind, RefusedError, SilentAcceptanceError, drawn_cases
+from experiments.hostile.mutations import CANARY
+from experiments.sandbox import Ending, judged, run_all, run_one
+
+SEEDS = Path(__file__).with_name("fuzz_seeds.txt")
+VERDICTS = ("clear", "accepted", "silent", "traceback", "unnamed", "hang", "memory", "crash", "escaped")
+GOOD = ("clear", "accepted")
+
+
+class Fuzzer:
+    """A folder with a healthy example of every kind, a folder per case, and a canary beside them."""
+
+    def __init__(self, root: Path, kinds: Sequence[str]) -> None:
+        self.root = root
+        self.canary = root / "canary"
+        self.home = root / "home"
+        for folder in (self.canary, self.home, root / "healthy", root / "cases"):
+            folder.mkdir()
+        self._set_environment()
+        for name in kinds:
+            (root / "healthy" / name).mkdir()
+            ending = run_one(partial(self._prepared, name), seconds=120)
+            if ending.verdict != "accepted":
+                raise RuntimeError(f"no healthy example of {name}: {ending.detail}")
+
+    def _set_environment(self) -> None:
+        """Programs that a file might start, and folders that the library might write to, are in the open here."""
+        ghostscript = self.root / "bin" / "gs"
+        ghostscript.parent.mkdir()
+        ghostscript.write_text(f'#!/bin/sh\ntouch "${CANARY}"\n')
+        ghostscript.chmod(0o755)
+        os.environ |= {
+            "PATH": f"{ghostscript.parent}:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            CANARY: str(self.canary / "preparation"),
+            "COATTEND_DATA": str(self.home / "data"),
+            "HF_HUB_CACHE": str(self.home / "hub"),
+            "COLUMNS": "200",
+        }
+
+    def _prepared(self, name: str) -> tuple[str, str]:
+        folder = self.root / "healthy" / name
+        os.chdir(folder)
+        KINDS[name].prepare(folder)
+        return "accepted", ""
+
+    def run(self, cases: Sequence[Case], workers: int) -> Iterator[tuple[Case, Ending]]:
+        """Every case with its ending, as they come."""
+        for number, ending in run_all((self._action(n, case) for n, case in enumerate(cases)), workers):
+            folder = self._folder(number, cases[number])
+            shutil.rmtree(folder, ignore_errors=True)
+            escaped = [path for path in (self.canary / folder.name, *self._strangers()) if path.exists()]
+            if escaped:
+                ending = ending._replace(verdict="escaped", detail=f"{escaped}; {ending.detail}")
+            yield cases[number], ending
+
+    def _folder(self, number: int, case: Case) -> Path:
+        return self.root / "cases" / f"{case.kind}{number}"
+
+    def _strangers(self) -> list[Path]:
+        known = {"canary", "home", "healthy", "cases", "bin"}
+        return [path for path in self.root.iterdir() if path.name not in known]
+
+    def _action(self, number: int, case: Case) -> _Attempt:
+        return _Attempt(case, KINDS[case.kind], self._folder(number, case), self.root / "healthy" / case.kind)
+
+
+class _Attempt:
+    """One case, in the child: copy the healthy example, damage it, try to load it."""
+
+    def __init__(self, case: Case, kind: Kind, folder: Path, healthy: Path) -> None:
+        self.case, self.kind, self.folder, self.healthy = case, kind, folder, healthy
+
+    def __call__(self) -> tuple[str, str]:
+        shutil.copytree(self.healthy, self.folder, symlinks=True)
+        os.chdir(self.folder)
+        os.environ[CANARY] = str(self.folder.parent.parent / "canary" / self.folder.name)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(self.folder)
+        self.kind.damages[self.case.damage].apply(self.folder, *self.case.arguments)
+        try:
+            self.kind.attempts[self.case.attempt](self.folder, self.healthy)
+        except RefusedError as error:
+            return "clear", str(error)
+        except SilentAcceptanceError as error:
+            return "silent", str(error)
+        except BaseException as error:  # noqa: BLE001 (that is the question)
+            verdict, detail = judged(error)
+            named = self.folder.name in str(error)
+            return ("unnamed" if verdict == "clear" and not named else verdict), detail
+        return "accepted", ""
+
+
+def warm_up() -> None:
+    """Import now what every child would otherwise import again, and stay with one thread, which survives a fork."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import huggingface_hub.errors  # noqa: F401
+    import onnx  # noqa: F401
+    import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
+    import PIL.Image  # noqa: F401
+    import scipy.stats  # type: ignore[import-untyped]  # noqa: F401
+
+    import coattend.cli
+    import coattend.report.looking
+    import coattend.report.page
+    import coattend.train.testing  # noqa: F401
+
+
+def kept_cases() -> list[Case]:
+    """The cases that failed once, and the catalogue of triggers."""
+    lines = SEEDS.read_text(encoding="utf-8").splitlines() if SEEDS.is_file() else []
+    return [Case.parse(line) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def chosen_cases(count: int, seed: int, only: str | None) -> list[Case]:
+    """Kept cases first, then as many drawn ones as are wanted."""
+    cases = [case for case in kept_cases() if only in (None, case.kind)]
+    kinds = {name: kind for name, kind in KINDS.items() if only in (None, name)}
+    left, shares = max(0, count - len(cases)), sum(kind.share for kind in kinds.values())
+    for name, kind in kinds.items():
+        cases += drawn_cases(name, kind, round(left * kind.share / shares), seed)
+    return cases
+
+
+def main() -> int:
+    """Print a line per failure and a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=KINDS, help="one kind of file")
+    parser.add_argument("--replay", help="one case, as a failure was printed")
+    parser.add_argument("--kept", action="store_true", help="only the kept cases")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    started = time.monotonic()
+    warm_up()
+    count = 0 if options.kept else options.cases
+    cases = [Case.parse(options.replay)] if options.replay else chosen_cases(count, options.seed, options.only)
+    counts: dict[str, Counter[str]] = {name: Counter() for name in KINDS if any(c.kind == name for c in cases)}
+    slowest, largest = 0.0, 0
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as root:
+        for case, ending in Fuzzer(Path(root), list(counts)).run(cases, options.workers):
+            counts[case.kind][ending.verdict] += 1
+            slowest, largest = max(slowest, ending.seconds), max(largest, ending.peak)
+            if ending.verdict not in GOOD or options.replay:
+                detail = " ".join(ending.detail.split())[:300]
+                print(f"{ending.verdict}: {detail}\n    --replay '{case}'", flush=True)
+    print(f"\n| kind | cases | {' | '.join(VERDICTS)} |\n|---|---|{'---|' * len(VERDICTS)}")
+    for name, found in {**counts, "all": sum(counts.values(), Counter())}.items():
+        print(f"| {name} | {found.total()} | {' | '.join(str(found[verdict]) for verdict in VERDICTS)} |")
+    seconds = time.monotonic() - started
+    print(f"\nseed {options.seed}, {seconds:.0f} s in all; slowest {slowest:.1f} s, most memory {largest / 1e6:.0f} MB")
+    return int(any(found[verdict] for found in counts.values() for verdict in VERDICTS if verdict not in GOOD))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""Model files: safetensors with the arguments that build the network in their header."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import coattend as ca
+from experiments.hostile.examples import MODEL, digit, trained_run
+from experiments.hostile.kinds import Damage, Kind, SilentAcceptanceError, command
+from experiments.hostile.mutations import (
+    BITS,
+    CONTENTS,
+    DISPLACEMENTS,
+    NAMES,
+    PLACES,
+    VALUES,
+    among,
+    at,
+    cut,
+    displace,
+    each,
+    edited,
+    flip,
+    replace,
+)
+
+FILE, IMAGE = "model.safetensors", "digit.png"
+DTYPES = ("uint8", "bool", "int64", "float16", "bfloat16", "float64", "float8_e4m3fn", "complex64")
+FIELDS = ("format", "format_version", "coattend_version", "model", "options", "preprocessing", "classes", "image_shape")
+FILLINGS = (float("nan"), float("inf"), -float("inf"), 1e38, 0.0)
+OPTIONS = (
+    "width",
+    "group",
+    "num_classes",
+    "in_channels",
+    "dropout",
+    "head",
+    "relative",
+    "name",
+    "pretrained",
+    "unknown",
+)
+HUGE_OPTIONS = (
+    {"group": "C2000"},
+    {"group": "C100000"},
+    {"group": "D1000000000"},
+    {"width": 3000},
+    {"width": 10**9},
+    {"width": 10**30},
+    {"num_classes": 10**12},
+    {"in_channels": 10**9},
+    {"group": {"product": [[0] * 3] * 3, "planar": None, "name": "x"}},
+    {"group": {"product": [[0]], "planar": [[[1e300, 0], [0, 1]]], "name": "x"}},
+    {"relative": {"stages.0.layer2.conv": [0.0, 1.0]}},
+    {"relative": {"stages": [10**9]}},
+)
+
+
+def prepare(folder: Path) -> None:
+    """A trained network and an image for it."""
+    run = trained_run(folder)
+    (folder / FILE).write_bytes((run / "last.safetensors").read_bytes())
+    digit(folder / IMAGE)
+
+
+# -- damages ---------------------------------------------------------------------------------------------------------
+
+
+def header_end(path: Path) -> int:
+    """Where the numbers begin."""
+    return 8 + int(struct.unpack("<Q", path.read_bytes()[:8])[0])
+
+
+def flip_data(folder: Path, place: int, bit: int) -> None:
+    """A bit of a weight."""
+    flip(folder / FILE, place, bit, start=header_end(folder / FILE))
+
+
+def flip_header(folder: Path, place: int, bit: int) -> None:
+    """A bit of names, shapes, options or the header's length."""
+    flip(folder / FILE, place, bit, end=header_end(folder / FILE))
+
+
+def rewrite(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor]) -> None:
+    """A whole safetensors file again, digests and all as they were."""
+    path.write_bytes(safetensors.torch.save(tensors, metadata))
+
+
+def parts(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Header and tensors, as the file has them."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        return dict(file.metadata()), {name: file.get_tensor(name) for name in sorted(file.keys())}
+
+
+def edit_options(folder: Path, options: dict[str, Any]) -> None:
+    """Other building arguments."""
+    metadata, tensors = parts(folder / FILE)
+    metadata["options"] = json.dumps({**json.loads(metadata["options"]), **options})
+    rewrite(folder / FILE, metadata, tensors)
+
+
+def edit_header(folder: Path, field: str, value: Any) -> None:
+    """Another text in one field, or none at all."""
+    metadata, tensors = parts(folder / FILE)
+    metadata[field] = CONTENTS.get(value, value) if isinstance(value, str) else json.dumps(value)
+    rewrite(folder / FILE, {k: v.encode("utf-8", "replace").decode() for k, v in metadata.items()}, tensors)
+
+
+def drop_header(folder: Path, field: str) -> None:
+    """A field that is not there."""
+    metadata, tensors = parts(folder / FILE)
+    metadata.pop(field, None)
+    rewrite(folder / FILE, metadata, tensors)
+
+
+def edit_json_field(folder: Path, field: str, place: int, value: Any) -> None:
+    """Another value inside a field that holds JSON."""
+    metadata, _ = parts(folder / FILE)
+    document = json.loads(metadata.get(field, "[0]"))
+    edit_header(folder, field, edited(document, place, value) if document else value)
+
+
+def change_tensor(folder: Path, place: int, how: str, argument: Any) -> None:
+    """One tensor of another type, another shape, other values, under another name, or not at all."""
+    metadata, tensors = parts(folder / FILE)
+    name = list(tensors)[at(place, len(tensors))]
+    tensor = tensors[name]
+    if how == "dtype":
+        tensors[name] = tensor.to(getattr(torch, argument))
+    elif how == "fill":
+        tensors[name] = torch.full_like(tensor.float(), argument).to(tensor.dtype)
+    elif how == "transpose":
+        tensors[name] = tensor.reshape(-1, *tensor.shape[:1]) if argument else tensor.flatten()[None]
+    elif how == "drop":
+        del tensors[name]
+    elif how == "rename":
+        tensors[argument or "other"] = tensors.pop(name)
+    elif how == "swap":
+        same = [n for n, t in tensors.items() if n != name and t.shape == tensor.shape and t.dtype == tensor.dtype]
+        if same:
+            tensors[name], tensors[same[0]] = tensors[same[0]].clone(), tensor.clone()
+    rewrite(folder / FILE, metadata, tensors)
+
+
+def retype_all(folder: Path, dtype: str) -> None:
+    """The whole network in another type."""
+    metadata, tensors = parts(folder / FILE)
+    rewrite(folder / FILE, metadata, {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()})
+
+
+CHANGES = st.one_of(
+    each(PLACES, st.just("dtype"), among(*DTYPES)),
+    each(PLACES, st.just("fill"), among(*FILLINGS)),
+    each(PLACES, st.just("transpose"), among(0, 1)),
+    each(PLACES, st.just("drop"), st.none()),
+    each(PLACES, st.just("rename"), among("x", "extra.x", "stages")),
+    each(PLACES, st.just("swap"), st.none()),
+)
+
+
+# -- attempts --------------------------------------------------------------------------------------------------------
+
+
+def unchanged(path: Path, healthy: Path) -> None:
+    """Whether a file that was accepted has every number of the healthy one, bit for bit."""
+    (_, found), (_, expected) = parts(path), parts(healthy)
+    different = [name for name in expected if name not in found or not same_bits(found[name], expected[name])]
+    different += [name for name in found if name not in expected]
+    if different:
+        raise SilentAcceptanceError(f"accepted with other numbers in {', '.join(different[:3])}")
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equality that tells -0 from 0 and finds NaN equal to itself."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+
+
+def load(folder: Path, healthy: Path) -> None:
+    """As a network, whose tensors must be the healthy ones."""
+    found, expected = ca.load_model(folder / FILE).state_dict(), ca.load_model(healthy / FILE).state_dict()
+    if set(found) != set(expected) or not all(same_bits(found[name], expected[name]) for name in expected):
+        raise SilentAcceptanceError("load_model returned a network with other weights")
+
+
+def load_into(folder: Path, healthy: Path) -> None:
+    """Into a network that is there."""
+    ca.load_model(folder / FILE, into=ca.create_model(MODEL))
+    unchanged(folder / FILE, healthy / FILE)
+
+
+def check(folder: Path, healthy: Path) -> None:
+    """``coattend check``."""
+    command("check", folder / FILE)
+    unchanged(folder / FILE, healthy / FILE)
+
+
+def predict(folder: Path, healthy: Path) -> None:
+    """``coattend predict``."""
+    command("predict", folder / FILE, folder / IMAGE)
+    unchanged(folder / FILE, healthy / FILE)
+
+
+def evaluate(folder: Path, healthy: Path) -> None:
+    """``coattend evaluate`` on a few images."""
+    command("evaluate", folder / FILE, "--data", folder / "few.npz")
+    unchanged(folder / FILE, healthy / FILE)
+
+
+def certify(folder: Path, healthy: Path) -> None:
+    """``coattend export`` into a file with a certificate."""
+    command("export", folder / FILE, "--to", folder / "certified.safetensors")
+    unchanged(folder / FILE, healthy / FILE)
+
+
+KIND = Kind(
+    share=270,
+    prepare=prepare,
+    damages={
+        "displace": Damage(each(DISPLACEMENTS), lambda folder, what: displace(folder / FILE, what)),
+        "drop_header": Damage(each(among(*FIELDS)), drop_header),
+        "retype_all": Damage(each(among(*DTYPES)), retype_all),
+        "huge_options": Damage(each(among(*HUGE_OPTIONS)), edit_options),
+        "cut": Damage(each(PLACES), lambda folder, place: cut(folder / FILE, place)),
+        "replace": Damage(each(among(*CONTENTS)), lambda folder, content: replace(folder / FILE, content)),
+        "flip_header": Damage(each(PLACES, BITS), flip_header),
+        "edit_header": Damage(each(among(*FIELDS), among(*CONTENTS, *NAMES)), edit_header),
+        "edit_json_field": Damage(
+            each(among("options", "preprocessing", "classes", "image_shape", "recipe"), PLACES, VALUES),
+            edit_json_field,
+        ),
+        "edit_options": Damage(each(st.dictionaries(among(*OPTIONS), VALUES, min_size=1, max_size=2)), edit_options),
+        "change_tensor": Damage(CHANGES, change_tensor),
+        "flip_data": Damage(each(PLACES, BITS), flip_data),
+    },
+    attempts={
+        "load": load,
+        "load_into": load_into,
+        "check": check,
+        "predict": predict,
+        "evaluate": evaluate,
+        "certify": certify,
+    },
+)

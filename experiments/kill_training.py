@@ -1,0 +1,188 @@
+"""Does a training that is killed again and again end as if nothing had happened?
+
+    python -m experiments.kill_training [--kills 100] [--seed 0]
+
+Starts `coattend train` as a user would, on a tiny network, kills it with SIGKILL at a random moment, starts the same
+command again, and so on until it ends by itself. Runs are made until so many kills have hit. Of every killed run all
+tensors of the weights, all metrics but the wall-clock ones, the predictions and the result must be those of a run that
+was never killed, bit for bit. Moments are drawn by phase: while Python starts, at every write of a file (just before
+and just after), and anywhere between the first epoch and the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+MODEL = "a_p4cnn:width=1,attention=output,dropout=0.2"
+SETTINGS = (
+    "epochs=16",
+    "train_images=128",
+    "valid_images=40",
+    "test_images=40",
+    "batch=16",
+    "augmentation=rotate,flips",
+)
+WALL_CLOCK = ("seconds", "seconds_per_epoch", "images_per_second", "time", "was_finished")
+LIMIT = 300.0  # seconds for one start of the command
+KILLS_PER_RUN = 10  # then the run may end
+
+
+@dataclass
+class Run:
+    """One training, however often it was killed."""
+
+    root: Path
+    kills: Counter[str] = field(default_factory=Counter)
+    complaints: list[str] = field(default_factory=list)
+
+    def start(self) -> subprocess.Popen[str]:
+        """The command, with its folder in this run's."""
+        settings = [part for setting in SETTINGS for part in ("--set", setting)]
+        arguments = ["train", MODEL, "--seed", "5", "--folder", str(self.root), *settings]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "coattend", *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def finish(self) -> None:
+        """Let it end by itself."""
+        process = self.start()
+        output, _ = process.communicate(timeout=LIMIT)
+        if process.returncode != 0 or "Traceback" in output:
+            self.complaints.append(f"exit {process.returncode}: {output.strip()[-300:]}")
+
+    def kill_once(self, chance: random.Random) -> None:
+        """Start it and kill it at a moment of a phase."""
+        phase = chance.choices(("start-up", "training", "writing"), (1, 5, 3))[0]
+        process = self.start()
+        epochs = self.epochs()
+        if phase == "start-up":
+            time.sleep(chance.uniform(0, 3))
+        else:
+            wanted = epochs + chance.randint(0, 2)
+            while process.poll() is None and self.epochs() <= wanted:
+                time.sleep(0.005)
+            if phase == "training":
+                time.sleep(chance.uniform(0, 0.3))
+            else:
+                self._await_write(process)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            self.kills[phase] += 1
+        output, _ = process.communicate(timeout=LIMIT)
+        if "Traceback" in output:
+            self.complaints.append(output.strip()[-300:])
+
+    def _await_write(self, process: subprocess.Popen[str]) -> None:
+        """Until a file that is being written is there: its name begins with a dot."""
+        folder = self.folder()
+        deadline = time.monotonic() + 5
+        while process.poll() is None and time.monotonic() < deadline:
+            if any(name.startswith(".") for name in os.listdir(folder)):
+                return
+
+    def folder(self) -> Path:
+        """Where run.json is, or will be."""
+        return next((path.parent for path in self.root.rglob("run.json")), self.root)
+
+    def epochs(self) -> int:
+        """How many epochs are on record."""
+        metrics = self.folder() / "metrics.jsonl"
+        return metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+
+    def is_finished(self) -> bool:
+        """Whether there is a result."""
+        return (self.folder() / "result.json").is_file()
+
+
+def differences(killed: Run, straight: Run) -> Iterator[str]:
+    """What is not the same, bit for bit, in two finished runs; and what a killed one left lying about."""
+    found, expected = killed.folder(), straight.folder()
+    for name in ("last.safetensors", "best.safetensors"):
+        ours, theirs = load_file(found / name), load_file(expected / name)
+        if set(ours) != set(theirs) or any(ours[key].tobytes() != theirs[key].tobytes() for key in theirs):
+            yield name
+    with np.load(found / "predictions.npz") as ours, np.load(expected / "predictions.npz") as theirs:
+        if any(ours[key].tobytes() != theirs[key].tobytes() for key in theirs.files):
+            yield "predictions.npz"
+    for name in ("metrics.jsonl", "result.json"):
+        if _without_clocks(found / name) != _without_clocks(expected / name):
+            yield name
+    left = {path.name for path in found.iterdir()} - {path.name for path in expected.iterdir()}
+    if left:
+        yield f"left over: {', '.join(sorted(left))}"
+
+
+def _without_clocks(path: Path) -> list[dict[str, object]]:
+    text = path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+    return [{key: value for key, value in line.items() if key not in WALL_CLOCK} for line in lines]
+
+
+def killed_run(root: Path, kills: int, seed: int) -> Run:
+    """A run that is killed so many times, if it does not end before, and then ends by itself."""
+    run, chance = Run(root), random.Random(seed)
+    root.mkdir()
+    while run.kills.total() < kills and not run.is_finished() and not run.complaints:
+        run.kill_once(chance)
+    run.finish()
+    return run
+
+
+def main() -> int:
+    """Print a table with a row per run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    started = time.monotonic()
+    kills: Counter[str] = Counter()
+    failures = number = 0
+    with tempfile.TemporaryDirectory(prefix="kills-") as name, ThreadPoolExecutor(options.workers) as pool:
+        straight = killed_run(Path(name) / "straight", 0, 0)
+        print("| run | kills | while | ends as the run that was not killed |\n|---|---|---|---|")
+        while kills.total() < options.kills:
+            left = options.kills - kills.total()
+            shares = [min(KILLS_PER_RUN, -(-left // options.workers))] * options.workers
+            tasks = [
+                pool.submit(killed_run, Path(name) / f"killed{number + n}", share, options.seed * 1000 + number + n)
+                for n, share in enumerate(shares)
+            ]
+            for task in tasks:
+                run = task.result()
+                wrong = [*run.complaints, *(() if run.complaints else differences(run, straight))]
+                phases = ", ".join(f"{count} {phase}" for phase, count in sorted(run.kills.items()))
+                print(f"| {number} | {run.kills.total()} | {phases} | {'; '.join(wrong) or 'yes'} |", flush=True)
+                kills += run.kills
+                failures += bool(wrong)
+                number += 1
+    print(
+        f"\n{kills.total()} kills ({dict(kills)}) in {number} runs, {number - failures} of them bit-identical; ", end=""
+    )
+    print(f"seed {options.seed}, {time.monotonic() - started:.0f} s")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
