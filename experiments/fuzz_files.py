@@ -1,6 +1,6 @@
 """Does any file make a loader fail in a way that a user cannot understand, or pass for what it is not?
 
-    python -m experiments.fuzz_files [--cases 1000] [--seed 0] [--only KIND] [--replay CASE]
+    python -m experiments.fuzz_files [--cases 1000] [--seed 0] [--only KIND...] [--replay CASE]
 
 Hypothesis draws hostile files of every kind that the library reads: damaged bytes, foreign values, bombs, code. Each is
 loaded in a forked child, through the command line where a verb is the loader. The kept cases of fuzz_seeds.txt go
@@ -147,13 +147,12 @@ def kept_cases() -> list[Case]:
     return [Case.parse(line) for line in lines if line.strip() and not line.startswith("#")]
 
 
-def chosen_cases(count: int, seed: int, only: str | None) -> list[Case]:
+def chosen_cases(count: int, seed: int, only: Sequence[str]) -> list[Case]:
     """Kept cases first, then as many drawn ones as are wanted."""
-    cases = [case for case in kept_cases() if only in (None, case.kind)]
-    kinds = {name: kind for name, kind in KINDS.items() if only in (None, name)}
-    left, shares = max(0, count - len(cases)), sum(kind.share for kind in kinds.values())
-    for name, kind in kinds.items():
-        cases += drawn_cases(name, kind, round(left * kind.share / shares), seed)
+    cases = [case for case in kept_cases() if case.kind in only]
+    left, shares = max(0, count - len(cases)), sum(KINDS[name].share for name in only)
+    for name in only:
+        cases += drawn_cases(name, KINDS[name], -(-left * KINDS[name].share // shares), seed)
     return cases
 
 
@@ -162,7 +161,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=KINDS, help="one kind of file")
+    parser.add_argument("--only", choices=KINDS, nargs="+", default=list(KINDS), help="some kinds of files")
     parser.add_argument("--replay", help="one case, as a failure was printed")
     parser.add_argument("--kept", action="store_true", help="only the kept cases")
     parser.add_argument("--workers", type=int, default=2)

@@ -20,7 +20,7 @@ class Call:
     fine: str = ""
 
 
-def wrong(name: str, function: Callable[..., object], *arguments: Any, fine: str = "", **named: Any) -> Call:
+def wrong(name: str, function: Callable[..., object], /, *arguments: Any, fine: str = "", **named: Any) -> Call:
     """The call of a function with these arguments."""
     return Call(name, partial(function, *arguments, **named), fine)
 
