@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -93,3 +95,46 @@ def test_a_flipped_bit_in_a_zip_is_refused(tmp_path: Path) -> None:
     path.write_bytes(flipped)
     with pytest.raises(DataError, match="truncated or damaged"):
         read_members(path, ("wanted",), largest=10_000)
+
+
+@pytest.mark.parametrize("mode", ["w:xz", "w:bz2", "w:gz"])
+def test_damage_in_any_compression_is_refused(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        info = tarfile.TarInfo("wanted")
+        info.size = 5000
+        archive.addfile(info, io.BytesIO(os.urandom(5000)))
+    whole = path.read_bytes()
+    assert len(read_members(path, ("wanted",), largest=5000)["wanted"]) == 5000
+    for place in range(4, 40, 3):
+        path.write_bytes(whole[:place] + bytes((whole[place] ^ 0xFF,)) + whole[place + 1 :])
+        try:
+            found = read_members(path, ("wanted",), largest=5000)
+        except DataError:
+            continue
+        assert set(found) <= {"wanted"}  # a time stamp, say
+
+
+def test_a_zip_packed_by_lzma_and_damaged_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("wanted", os.urandom(500))
+    whole = path.read_bytes()
+    for place in range(50, 130):  # after the name and the size of its dictionary
+        path.write_bytes(whole[:place] + bytes((whole[place] ^ 0xFF,)) + whole[place + 1 :])
+        with pytest.raises(DataError, match="truncated or damaged"):
+            read_members(path, ("wanted",), largest=1000)
+
+
+def test_a_tar_is_not_unpacked_to_the_end_of_a_foreign_member(tmp_path: Path) -> None:
+    """Neither as a file nor as the long name of one, both of 2 GB of zeros in 2 MB."""
+    for kind in (tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
+        path = tmp_path / f"{kind.hex()}.tar.gz"
+        info = tarfile.TarInfo("other")
+        info.size, info.type = 2 << 30, kind
+        member = gzip.compress(bytes(1 << 24), 1)
+        path.write_bytes(gzip.compress(info.tobuf()) + 128 * member)
+        started = time.process_time()
+        with pytest.raises(DataError, match="unpacks to more than"):
+            read_members(path, ("wanted",), largest=1000)
+        assert time.process_time() - started < 1

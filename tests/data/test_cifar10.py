@@ -130,3 +130,25 @@ def test_batches_pickled_by_python_3_are_read_too() -> None:
         images, labels = read_batch(content, "batch")
         assert np.array_equal(images, rows[:, 1:])
         assert np.array_equal(labels, rows[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x80\x02}r\x00\x00\x00\x10.", "it numbers its object 2 as 268435456"),
+        (b"\x80\x02" + 400_000 * b"]" + b".", "more than 300,000 operations"),
+        (b"\x80\x02})" + 100 * b"2\x86" + b"K\x00s.", "refers to its own objects more than 32 times"),
+    ],
+)
+def test_a_small_pickle_takes_neither_memory_nor_time(content: bytes, message: str) -> None:
+    """A table of 4 GB, a hundred times the file in lists, a key that takes 2**100 steps to hash."""
+    with pytest.raises(DataError, match=message):
+        read_batch(content, "batch")
+
+
+def test_a_batch_that_is_too_long_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_ins.write_bin(folder / "cifar-10-batches-bin")
+    with open(folder / "cifar-10-batches-bin" / "test_batch.bin", "wb") as file:
+        file.truncate(6 << 30)
+    with pytest.raises(DataError, match="it has 6,442,450,944 bytes, more than"):
+        load_data("cifar10")

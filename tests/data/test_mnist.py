@@ -89,13 +89,29 @@ def test_a_wheel_of_another_shape_is_refused(folder: Path) -> None:
             stand_ins.csv_text = good
 
     wheel(b"label,a\n1,2\n")
-    refused(folder, "expected 785 columns")
-    wheel(b"label,a\n1,300\n")
-    refused(folder, "expected a CSV of bytes")
-    wheel(b"label,a\n1,x\n")
-    refused(folder, "expected a CSV of bytes")
+    refused(folder, "expected a CSV of 785 columns .* got rows of 2 numbers")
+    wheel(b"label,...\n" + b",".join([b"300"] * 785) + b"\n")
+    refused(folder, "expected a CSV of 785 columns of bytes 0..255 .* got could not convert string '300'")
+    wheel(b"label,...\n" + b",".join([b"x"] * 785) + b"\n")
+    refused(folder, "expected a CSV of 785 columns of bytes 0..255 .* got could not convert string 'x'")
     import zipfile
 
     with zipfile.ZipFile(folder / mnist.WHEEL, "w") as other:
         other.writestr("other/data.csv", "1,2")
     refused(folder, "it is another package")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0\0\x08\x03",
+        b"\0\0\x08\x03\0\0",
+        b"\0\0\x08\x03" + b"\xff" * 12,
+        b"\0\0\x08\x03" + b"\xff" * 8 + bytes(5),
+    ],
+)
+def test_an_idx_file_with_a_wrong_header_is_refused(folder: Path, content: bytes) -> None:
+    stand_ins.write_idx(folder, packed=False)
+    (folder / "train-images-idx3-ubyte").write_bytes(content)
+    refused(folder, "expected an idx file of bytes with 3 axes")

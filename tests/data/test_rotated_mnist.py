@@ -116,7 +116,10 @@ def test_original_files_take_precedence_over_generated_ones(folder: Path) -> Non
         (lambda text: text.replace(b"0.000000", b"1.500000", 1), "expected grey values from 0 to 1"),
         (lambda text: text.replace(b"0.000000", b"nan", 1), "expected grey values from 0 to 1"),
         (lambda text: text.replace(b"0.000000", b"zero", 1), "expected rows of 785 numbers"),
-        (lambda text: b"\n".join(row[9:] for row in text.splitlines()), "got 50 of 784"),
+        (
+            lambda text: b"\n".join(row[9:] for row in text.splitlines()),
+            "expected rows of 785 numbers, got rows of 784 numbers",
+        ),
     ],
 )
 def test_damaged_original_files_are_refused(folder: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
@@ -132,4 +135,29 @@ def test_one_of_the_two_files_is_not_enough(folder: Path) -> None:
     stand_ins.write_amat(folder)
     (folder / rotated_mnist.TEST_FILE).unlink()
     with pytest.raises(DataError, match="holds mnist_all_rotation_normalized_float_train_valid.amat alone"):
+        load_data("rotated-mnist")
+
+
+def test_an_altered_archive_is_not_unpacked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("unpacked")
+
+    (folder / rotated_mnist.ARCHIVE).write_bytes(b"PK something")
+    monkeypatch.setattr(rotated_mnist, "read_members", never)
+    with pytest.raises(DataError, match="is not the published archive: md5"):
+        load_data("rotated-mnist")
+    with open(folder / rotated_mnist.ARCHIVE, "wb") as file:
+        file.truncate(6 << 30)  # nothing of it is on the disk
+    with pytest.raises(DataError, match=r"it has 6,442,450,944 bytes, more than the 134,217,728"):
+        load_data("rotated-mnist")
+
+
+def test_a_file_without_lines_is_not_read_to_its_end(folder: Path) -> None:
+    stand_ins.write_amat(folder)
+    with open(folder / rotated_mnist.TRAINING_FILE, "wb") as file:
+        file.truncate(6 << 30)
+    with pytest.raises(DataError, match="expected rows of 785 numbers, got a line of 25,120 bytes or more"):
+        load_data("rotated-mnist")
+    (folder / rotated_mnist.TRAINING_FILE).write_bytes(b"")
+    with pytest.raises(DataError, match="expected rows of 785 numbers, got no rows"):
         load_data("rotated-mnist")

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import io
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from coattend.data import DataError, Dataset, Split, data_folder
+from coattend.data import DataError, Dataset, Split, data_folder, load_data
 from coattend.data.storage import atomic_writer, read_dataset, save_dataset, stored_provenance
 
 
@@ -95,3 +97,53 @@ def test_the_data_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     assert data_folder() == tmp_path / "coattend"
+
+
+def npy(shape: str, dtype: str = "|u1", content: bytes = b"") -> bytes:
+    """An array that says it has this shape."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}}}".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (npy("(1000000000000,)"), r"declares \(1000000000000,\) of uint8 and has \d+ bytes"),
+        (npy("(1000000000000,)", "|S0"), "declares"),
+        (npy("(99999999999999999999999999,)"), "declares"),
+        (npy("(3, 8, 8)", content=bytes(100)), "declares"),
+        (b"\x93NUMPY\x01\x00\x01\x00{", "cannot be read"),
+        (npy("(" * 5000), "cannot be read"),
+        (b"no array", "cannot be read"),
+        (b"", "cannot be read"),
+    ],
+)
+def test_what_an_array_says_of_itself_is_checked_first(tmp_path: Path, images: bytes, message: str) -> None:
+    labels = io.BytesIO()
+    np.save(labels, np.arange(9) % 3)
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        archive.writestr("images.npy", images)
+        archive.writestr("labels.npy", labels.getvalue())
+    with pytest.raises(DataError, match=message):
+        load_data(tmp_path / "own.npz")
+
+
+def test_an_npz_that_unpacks_to_a_thousand_times_its_length_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w") as file:
+        file.write(npy("(300, 1024, 1024)"))
+        for _ in range(300):
+            file.write(bytes(1 << 20))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(DataError, match="which no honest file has"):
+        load_data(path)
+
+
+def test_a_dataset_of_other_arrays_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    save_dataset(dataset(), path)
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    np.savez(path, **{**arrays, "classes": np.array("a")})
+    with pytest.raises(DataError, match="other kinds than a data set"):
+        read_dataset(path, "d", "make it again")

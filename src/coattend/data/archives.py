@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO, Any
 
 from coattend.data.dataset import DataError
 
-BROKEN = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError)
+BROKEN = (
+    OSError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,  # of encrypted members and unknown compression
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}  # by the first two bytes
+OTHERS = 1 << 20  # bytes of members that are not wanted, and of a tar's own book-keeping
 
 
 def read_members(path: Path, wanted: Collection[str], largest: int) -> dict[str, bytes]:
     """The members whose file names are ``wanted``, in whatever folder of the archive they lie.
 
     An archive with a member that points out of it is refused whole, and so are a wanted member that occurs twice, is a
-    link, or unpacks to more than ``largest`` bytes.
+    link, or unpacks to more than ``largest`` bytes. So is a tar with much more in it than what is wanted: to reach its
+    members all of it has to be unpacked.
     """
     try:
         if zipfile.is_zipfile(path):
             return _zip_members(path, wanted, largest)
         return _tar_members(path, wanted, largest)
+    except DataError:
+        raise
     except BROKEN as error:
         raise DataError(
             f"{path} cannot be read as an archive ({error}); it is truncated or damaged, replace it by a whole copy."
         ) from error
+
+
+def read_bounded(path: Path, largest: int) -> bytes:
+    """A file's content, unless it is longer than it should be."""
+    length = path.stat().st_size
+    if length > largest:
+        raise DataError(f"{path} is refused: it has {length:,} bytes, more than the {largest:,} it should have.")
+    return path.read_bytes()
 
 
 def _zip_members(path: Path, wanted: Collection[str], largest: int) -> dict[str, bytes]:
@@ -42,17 +72,54 @@ def _zip_members(path: Path, wanted: Collection[str], largest: int) -> dict[str,
 
 
 def _tar_members(path: Path, wanted: Collection[str], largest: int) -> dict[str, bytes]:
+    limit = len(wanted) * (largest + 2 * tarfile.BLOCKSIZE) + OTHERS
+    with open(path, "rb") as file:
+        opener = OPENERS.get(file.read(2), open)
+    with opener(path, "rb") as unpacked:
+        stream: Any = _Limited(unpacked, limit, path)
+        with tarfile.open(fileobj=stream, mode="r:") as archive:
+            return _wanted_members(archive, wanted, largest, path)
+
+
+def _wanted_members(archive: tarfile.TarFile, wanted: Collection[str], largest: int, path: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    with tarfile.open(path) as archive:
-        for info in archive:
-            name = _verified_name(path, info.name)
-            if name in wanted and not info.isdir():
-                _refuse_second(path, name, found)
-                member = archive.extractfile(info) if info.isreg() else None
-                if member is None:
-                    raise DataError(f"{path} is refused: {name} in it is a link or a device; expected a plain file.")
-                found[name] = _bounded(path, name, member.read(largest + 1), largest)
+    for info in archive:
+        name = _verified_name(path, info.name)
+        if name in wanted and not info.isdir():
+            _refuse_second(path, name, found)
+            member = archive.extractfile(info) if info.isreg() else None
+            if member is None:
+                raise DataError(f"{path} is refused: {name} in it is a link or a device; expected a plain file.")
+            found[name] = _bounded(path, name, member.read(largest + 1), largest)
     return found
+
+
+class _Limited:
+    """A stream of which no more than so many bytes are read or skipped; tarfile itself would follow any length."""
+
+    def __init__(self, stream: IO[bytes], limit: int, path: Path) -> None:
+        self.stream, self.limit, self.path = stream, limit, path
+
+    def read(self, size: int = -1) -> bytes:
+        """Read so many bytes."""
+        self._check(self.limit + 1 if size < 0 else self.stream.tell() + size)
+        return self.stream.read(size)
+
+    def seek(self, place: int) -> int:
+        """Go to a place counted from the start."""
+        self._check(place)
+        return self.stream.seek(place)
+
+    def tell(self) -> int:
+        """The place."""
+        return self.stream.tell()
+
+    def _check(self, place: int) -> None:
+        if place > self.limit:
+            raise DataError(
+                f"{self.path} is refused: it unpacks to more than {self.limit:,} bytes, far more than what is needed "
+                "from it; replace it."
+            )
 
 
 def _verified_name(path: Path, member: str) -> str:

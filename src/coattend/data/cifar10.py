@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coattend.data.archives import read_members
+from coattend.data.archives import read_bounded, read_members
 from coattend.data.dataset import DataError, Dataset, Split
 from coattend.data.inert_pickle import read_batch
 from coattend.data.storage import as_tensor, sha256
@@ -17,6 +17,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 ROWS = 10_000  # of each batch
+LARGEST = 2 * ROWS * (PIXELS + 1)  # bytes of a batch, pickled or not
 VALID = 1  # batches: the last one
 BATCHES = {  # sha256 of the binary batch: rows of 1 label byte and 3072 pixel bytes, channel by channel
     "data_batch_1": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
@@ -51,9 +52,9 @@ def read_files(directories: Sequence[Path]) -> Dataset | None:
 def _contents(path: Path, suffix: str) -> Mapping[str, bytes]:
     names = {batch + suffix: batch for batch in BATCHES}
     if path.is_dir():
-        found = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
+        found = {name: read_bounded(path / name, LARGEST) for name in names if (path / name).is_file()}
     else:
-        found = read_members(path, names, largest=2 * ROWS * (PIXELS + 1))
+        found = read_members(path, names, LARGEST)
     missing = sorted(set(names) - set(found))
     if missing:
         raise DataError(

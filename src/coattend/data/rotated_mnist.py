@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coattend.data.archives import read_members
+from coattend.data.archives import read_bounded, read_members
 from coattend.data.dataset import DataError, Dataset, Split
 from coattend.data.mnist import CLASSES, SIDE
+from coattend.data.number_tables import NUMBER, read_table
 from coattend.data.spline import turned
 from coattend.data.storage import as_tensor
 
 TRAIN, VALID, TEST = 10_000, 2_000, 50_000
 SEED = 2020
 ARCHIVE = "mnist_rotation_new.zip"
+ARCHIVE_LARGEST = 1 << 27  # bytes
 ARCHIVE_MD5 = "0f9a947ff3d30e95cd685462cbf3b847"
 TRAINING_FILE = "mnist_all_rotation_normalized_float_train_valid.amat"
 TEST_FILE = "mnist_all_rotation_normalized_float_test.amat"
@@ -29,12 +32,14 @@ def read_files(directories: Sequence[Path]) -> Dataset | None:
     for directory in directories:
         path = directory / ARCHIVE
         if path.is_file():
-            return _original(_unpacked(path), path)
+            members = _unpacked(path)
+            return _original({name: io.BytesIO(content) for name, content in members.items()}, path)
         present = [name for name in (TRAINING_FILE, TEST_FILE) if (directory / name).is_file()]
         if len(present) == 1:
             raise DataError(f"{directory} holds {present[0]} alone; expected {TRAINING_FILE} and {TEST_FILE}, add it.")
         if present:
-            return _original({name: (directory / name).read_bytes() for name in present}, directory)
+            with open(directory / TRAINING_FILE, "rb") as training, open(directory / TEST_FILE, "rb") as test:
+                return _original({TRAINING_FILE: training, TEST_FILE: test}, directory)
     return None
 
 
@@ -52,20 +57,19 @@ def generate(pool: Split, sizes: tuple[int, int, int], seed: int, name: str = "r
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
-    with open(path, "rb") as file:
-        md5 = hashlib.md5(usedforsecurity=False)
-        while block := file.read(1 << 20):
-            md5.update(block)
-    members = read_members(path, (TRAINING_FILE, TEST_FILE), largest=32 * (SIDE * SIDE + 1) * TEST)
-    if md5.hexdigest() != ARCHIVE_MD5 or len(members) < 2:
+    md5 = hashlib.md5(read_bounded(path, ARCHIVE_LARGEST), usedforsecurity=False).hexdigest()
+    if md5 != ARCHIVE_MD5:  # compared before anything is unpacked
         raise DataError(
-            f"{path} is not the published archive: md5 {md5.hexdigest()}, expected {ARCHIVE_MD5}, with {TRAINING_FILE} "
-            f"and {TEST_FILE} inside; it is damaged or altered, replace it."
+            f"{path} is not the published archive: md5 {md5}, expected {ARCHIVE_MD5}; it is damaged or altered, "
+            "replace it."
         )
+    members = read_members(path, (TRAINING_FILE, TEST_FILE), largest=NUMBER * (SIDE * SIDE + 1) * TEST)
+    if len(members) < 2:
+        raise DataError(f"{path}: expected {TRAINING_FILE} and {TEST_FILE} inside, got {list(members)}; replace it.")
     return members
 
 
-def _original(contents: dict[str, bytes], path: Path) -> Dataset:
+def _original(contents: Mapping[str, IO[bytes]], path: Path) -> Dataset:
     images, labels = _rows(contents[TRAINING_FILE], TRAIN + VALID, f"{path}: {TRAINING_FILE}")
     test_images, test_labels = _rows(contents[TEST_FILE], TEST, f"{path}: {TEST_FILE}")
     return Dataset(
@@ -78,10 +82,10 @@ def _original(contents: dict[str, bytes], path: Path) -> Dataset:
     )
 
 
-def _rows(content: bytes, count: int, file: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _rows(stream: IO[bytes], count: int, file: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """784 grey values from 0 to 1 and a label per row."""
     try:
-        rows = np.loadtxt(io.BytesIO(content), dtype=np.float32, ndmin=2)
+        rows = read_table(stream, SIDE * SIDE + 1, count, np.float32)
     except ValueError as error:
         raise DataError(
             f"{file}: expected rows of {SIDE * SIDE + 1} numbers, got {error}; replace the file."
