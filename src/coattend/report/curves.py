@@ -24,16 +24,27 @@ def learning_figure(histories: Mapping[str, Sequence[History]], measure: str, la
     with _chart(len(histories)) as (figure, axes):
         from matplotlib.ticker import MaxNLocator, NullLocator
 
-        drawn = False
+        epochs, values = [0], []
         for place, (model, runs) in enumerate(histories.items()):
             for number, history in enumerate(runs):
-                points = [(line["epoch"] + 1, _value(line[measure], measure)) for line in history if measure in line]
+                points = measured(history, measure)
                 if points:
-                    axes.plot(*zip(*points, strict=True), **_look(place), label=None if number else model)
-                    drawn = True
-        _finish(figure, axes, "epoch", label, drawn)
-        axes.set_yscale("log")
+                    marker = "o" if len(points) == 1 else None  # a line needs two
+                    axes.plot(
+                        *zip(*points, strict=True), **_look(place), marker=marker, label=None if number else model
+                    )
+                    epochs += [epoch for epoch, _ in points]
+                    values += [value for _, value in points]
+        _finish(figure, axes, "epoch", label, bool(values))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if max(epochs) <= 1:
+            axes.set_xlim(0, 2)
+        if not is_logarithmic(histories, measure):
+            _from_zero(axes, max(values, default=0))
+            return figure
+        axes.set_yscale("log")
+        if min(values) == max(values):
+            axes.set_ylim(values[0] / 2, values[0] * 2)
         low, high = axes.get_ylim()
         if high <= NARROW * low:
             axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
@@ -43,6 +54,17 @@ def learning_figure(histories: Mapping[str, Sequence[History]], measure: str, la
     return figure
 
 
+def measured(history: History, measure: str) -> list[tuple[int, float]]:
+    """What was measured after each epoch, counted from 1; accuracies are turned into errors in percent."""
+    return [(line["epoch"] + 1, _value(line[measure], measure)) for line in history if measure in line]
+
+
+def is_logarithmic(histories: Mapping[str, Sequence[History]], measure: str) -> bool:
+    """Whether the curves are drawn on a logarithmic scale: only if there is something to draw and none of it is 0."""
+    values = [value for runs in histories.values() for history in runs for _, value in measured(history, measure)]
+    return min(values, default=0) > 0
+
+
 def angle_figure(errors: Mapping[str, Sequence[float]]) -> Figure:
     """Error against the angle the test images were turned by."""
     with _chart(len(errors)) as (figure, axes):
@@ -50,7 +72,7 @@ def angle_figure(errors: Mapping[str, Sequence[float]]) -> Figure:
             axes.plot(ANGLES, values, **_look(place), label=model)
         axes.set_xticks(range(0, 361, 45), [f"{a}°" for a in range(0, 361, 45)])
         axes.set_xlim(0, 360)
-        axes.set_ylim(bottom=0)
+        _from_zero(axes, max(max(values) for values in errors.values()))
         _finish(figure, axes, "the input is turned by", "test error in percent", True)
     return figure
 
@@ -61,6 +83,13 @@ def _chart(names: int) -> Iterator[tuple[Figure, Axes]]:
     height = PLOT + below + 0.35
     with drawing(WIDTH, height) as figure:
         yield figure, figure.add_axes((0.12, below / height, 0.84, PLOT / height))
+
+
+def _from_zero(axes: Axes, highest: float) -> None:
+    """A linear scale from 0, on which a curve at 0 is seen whole."""
+    axes.set_ylim(0, max(1.0, 1.05 * highest))
+    for line in axes.lines:
+        line.set_clip_on(False)
 
 
 def _value(raw: float, measure: str) -> float:

@@ -36,6 +36,7 @@ _SETTINGS: Any = {
     "axes.spines.right": False,
     "axes.titlecolor": INK,
     "text.color": INK,
+    "text.parse_math": False,  # names of classes and files may contain dollars
     "xtick.color": INK,
     "ytick.color": INK,
     "legend.frameon": False,
@@ -80,6 +81,15 @@ def svg(figure: Figure, name: str) -> str:
     return content.getvalue().decode()
 
 
+def _png(figure: Figure) -> bytes:
+    from matplotlib import rc_context
+
+    content = io.BytesIO()
+    with rc_context(_SETTINGS):
+        figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
+    return content.getvalue()
+
+
 def inline_svg(figure: Figure, name: str, description: str) -> str:
     """As an element of a page: it takes the page's colour of text, and reads out the description."""
     text = svg(figure, name)
@@ -97,9 +107,7 @@ def save(figure: Figure, path: Path, suffixes: tuple[str, ...] = (".png", ".svg"
         if suffix == ".svg":
             content = svg(figure, path.name).encode()
         else:
-            raw = io.BytesIO()
-            figure.savefig(raw, format="png", dpi=150, metadata={"Software": None})
-            content = raw.getvalue()
+            content = _png(figure)
         write_atomically(target, content)
         written.append(target)
     figure.set_facecolor("none")
