@@ -132,3 +132,15 @@ def test_a_mosaic_keeps_every_number() -> None:
     assert whole.shape == (2 * 8 + 1, 3 * 8 + 2)
     assert np.array_equal(whole[9:, 18:], tiles[1, 2])
     assert np.isnan(whole[8]).all()
+
+
+@pytest.mark.parametrize("width", [16, 17, 28, 33, 96])
+def test_arrows_are_few_evenly_spaced_and_symmetric(width: int) -> None:
+    G = ca.get_group("p4")
+    responses = torch.zeros(1, 1, G.order, width, width)
+    responses[:, :, 0] = 1
+    view = LayerView("layer", G, responses, None, (), 1)
+    places = np.unique(arrow_field(view, G, width, 0)[:, 0])
+    assert width / 32 < len(places) <= 17
+    assert len(set(np.diff(places))) == 1
+    assert np.allclose(places + places[::-1], width - 1)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from coattend.data import load_data
+from coattend.data import load_data, make_preprocessing
 from coattend.models import create_model
 from coattend.report.figures import save
 from coattend.report.looking import attend, fitted_image, look, network_name
 from coattend.report.page import write_report
 from coattend.report.runs import find_runs
 from coattend.train import load_trained
+from coattend.train.trained import TrainedNetwork
 from tests.report.some_runs import ATTENTIVE, PLAIN, train_some
 
 Image = pytest.importorskip("PIL.Image")
@@ -90,6 +92,29 @@ def test_images_are_fitted_and_left_alone_if_they_fit() -> None:
 def test_names_build_the_same_network() -> None:
     for name in ("p4cnn", "a_p4cnn:attention=output", "resnet44:width=11-23-45", "p4cnn:group=D4,norm_eps=0.1"):
         assert network_name(create_model(name)) == name
+
+
+def test_names_leave_out_what_the_data_decide() -> None:
+    assert network_name(create_model("p4cnn:width=2,num_classes=3,in_channels=3")) == "p4cnn:width=2"
+
+
+@pytest.mark.parametrize("label", ["Faser Bindegewebe", "a class of two dozen words " * 5, "x" * 60, "$x_$"])
+def test_long_names_neither_overlap_nor_leave_the_picture(label: str) -> None:
+    network = create_model("p4cnn:group=p4m,width=1").float().eval()
+    images = load_data("mini").test.images
+    one = TrainedNetwork(network, make_preprocessing(["scalar"]).fit(images), (label,) * 10, (1, 28, 28), "")
+    figure = look(one, images[0]).figure(0)
+    figure.draw_without_rendering()
+    titles = [axes.title.get_window_extent() for axes in figure.axes[:8]]
+    strips = [axes.get_window_extent() for axes in figure.axes[:8]]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(titles))
+    assert not any(title.overlaps(strip) for title in titles for strip in strips)
+    heading = figure.texts[0].get_window_extent()
+    assert not any(title.overlaps(heading) for title in titles)
+    names = [text.get_window_extent() for text in figure.axes[8].get_yticklabels()]
+    assert len(names) == 8
+    assert all(name.x0 >= 0 for name in names)
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(names, 2))
 
 
 def test_missing_libraries_are_named(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
 from coattend.report.attention import LayerView, contrast, layer_views, pose_angle, pose_name
-from coattend.report.figures import COLOURS, drawing
+from coattend.report.figures import COLOURS, INK, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -171,11 +171,16 @@ def _theta(group: FiniteGroup, t: int) -> float:
 def _draw_legend(figure: Figure, data_sets: list[str], mirrors: bool) -> None:
     from matplotlib.lines import Line2D
 
-    colours = itertools.cycle(COLOURS)
-    handles = [Line2D([], [], color=next(colours), linewidth=2, label=data) for data in data_sets]
-    grey = "#8a94a6"
-    handles.append(Line2D([], [], color=grey, linewidth=1.8, marker="o", markersize=3, label="attention E"))
+    if len(data_sets) == 1:
+        colour, handles, on = COLOURS[0], [], f" on {data_sets[0]}"
+    else:
+        colours = itertools.cycle(COLOURS)
+        colour, on = INK, ""
+        handles = [Line2D([], [], color=next(colours), linewidth=2, label=data) for data in data_sets]
+    handles.append(Line2D([], [], color=colour, linewidth=1.8, marker="o", markersize=3, label=f"attention E{on}"))
     if mirrors:
-        handles.append(Line2D([], [], color=grey, linestyle="--", marker="s", markersize=3, label="E, mirrored poses"))
-    handles.append(Line2D([], [], color=grey, linewidth=1.1, linestyle=":", label="responses R"))
+        handles.append(
+            Line2D([], [], color=colour, linestyle="--", marker="s", markersize=3, label="E, mirrored poses")
+        )
+    handles.append(Line2D([], [], color=colour, linewidth=1.1, linestyle=":", label=f"responses R{on}"))
     figure.legend(handles=handles, loc="lower left", ncols=len(handles), fontsize=8, handlelength=2.2)

@@ -104,10 +104,7 @@ def save(figure: Figure, path: Path, suffixes: tuple[str, ...] = (".png", ".svg"
     written = []
     for suffix in suffixes:
         target = path.with_name(path.name + suffix)
-        if suffix == ".svg":
-            content = svg(figure, path.name).encode()
-        else:
-            content = _png(figure)
+        content = svg(figure, path.name).encode() if suffix == ".svg" else _png(figure)
         write_atomically(target, content)
         written.append(target)
     figure.set_facecolor("none")

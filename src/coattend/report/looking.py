@@ -46,7 +46,7 @@ def look(trained: TrainedNetwork, image: Tensor) -> Look:
     inputs = posed(image.float(), group).clamp(0, 255)
     views = layer_views(network, trained.preprocessing.apply(inputs))
     rows = tuple(
-        f"{'as it is' if g == 0 else group.describe(g)}\nread as {prediction.label}"
+        f"{'as it is' if g == 0 else group.describe(g)}\n{prediction.label}"
         for g, prediction in zip(group.elements, trained.predict(inputs), strict=True)
     )
     return Look(network_name(network), network.group, inputs, rows, tuple(views))
@@ -87,10 +87,15 @@ def fitted_image(image: Tensor, shape: tuple[int, int, int], fit: Fit = "resize"
 
 
 def network_name(network: EquivariantNetwork) -> str:
-    """The name that builds it, with the options that differ from the usual."""
+    """The name that builds it up to its input and classes, with the options that differ from the usual."""
     assert network.config is not None
     usual = model_entry(network.config["model"]).options
-    changed = {k: v for k, v in network.config["options"].items() if k not in usual or usual[k] != v}
+    of_the_data = ("num_classes", "in_channels")
+    changed = {
+        k: v
+        for k, v in network.config["options"].items()
+        if k not in of_the_data and (k not in usual or usual[k] != v)
+    }
     texts = (f"{key}={_option(value)}" for key, value in changed.items())
     return ":".join(filter(None, (network.config["model"], ",".join(texts))))
 

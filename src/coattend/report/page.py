@@ -15,7 +15,7 @@ from coattend.models.files import write_atomically
 from coattend.report import sections
 from coattend.report.angles import affordable_images, error_by_angle, repeats
 from coattend.report.attention import posing_group
-from coattend.report.curves import History, angle_figure, is_logarithmic, learning_figure
+from coattend.report.curves import angle_figure, is_logarithmic, learning_figure
 from coattend.report.envelope import Envelope, co_occurrence, envelope_figure
 from coattend.report.figures import PlottingError, inline_svg, save
 from coattend.report.looking import look
@@ -173,19 +173,14 @@ def _learning(together: Sequence[Contest], drawn: _Drawn) -> list[dict[str, Any]
     sections = []
     for contest in together:
         histories = {contestant.model: [run.history for run in contestant.runs] for contestant in contest.contestants}
-        charts = [
-            {
-                "svg": drawn(learning_figure(histories, measure, label), f"learning_{measure}", f"{label} by epoch"),
-                "caption": f"{label.capitalize()} after each epoch; one line per run, {_scale(histories, measure)} scale.",
-            }
-            for measure, label in measures.items()
-        ]
+        charts = []
+        for measure, label in measures.items():
+            scale = "logarithmic" if is_logarithmic(histories, measure) else "linear"
+            figure = drawn(learning_figure(histories, measure, label), f"learning_{measure}", f"{label} by epoch")
+            caption = f"{label.capitalize()} after each epoch; one line per run, {scale} scale."
+            charts.append({"svg": figure, "caption": caption})
         sections.append({"name": f"{contest.data}, recipe {contest.recipe}", "charts": charts})
     return sections
-
-
-def _scale(histories: Mapping[str, Sequence[History]], measure: str) -> str:
-    return "logarithmic" if is_logarithmic(histories, measure) else "linear"
 
 
 def _confusions(together: Sequence[Contest], pictured: Sequence[Pictured]) -> list[dict[str, Any]]:

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROW_NAMES = 1.4  # inches for the names of the rows
+CHARACTER = 0.073  # inches per character of size 8, on average
+LINE = 0.14  # inches per line
 DIMMED = 0.62  # images under arrows
 GAP = 0.12  # between the tiles of a mosaic, in tiles
 BETWEEN = 0.4  # between mosaics, in inches
 UPRIGHT, MIRRORED = "#ff9f1c", "#4cc9f0"
-CROWDED = 16  # arrows side by side, beyond which every second one is left out
+CROWDED = 16  # arrows side by side, at most about so many
 ROUNDING = 1e-3  # differences below this are put down to rounding
 FAINT = 0.3  # arrows below this share of the strongest are left out
 
@@ -42,13 +44,21 @@ def attention_figure(
     blocks = 2 if picture.mask is None else 3
     width = max(9.5, ROW_NAMES + tile + blocks * (BETWEEN + tile * (poses * (1 + GAP) - GAP)) + 0.3)
     strip = min(3.05, (width - 0.48) / rows)
+    titles = [wrapped(name, strip - 0.12) for name in row_names]
+    above = LINE * max(title.count("\n") + 1 for title in titles)
     mosaic_height = tile * (rows * (1 + GAP) - GAP)
-    heights = {"title": 0.75, "strip": strip, "head": 0.6 if poses > 1 else 0.75, "mosaic": mosaic_height, "foot": 1.35}
+    heights = {
+        "title": 0.55 + above,
+        "strip": strip,
+        "head": 0.6 if poses > 1 else 0.75,
+        "mosaic": mosaic_height,
+        "foot": 1.35,
+    }
     height = sum(heights.values())
     with drawing(width, height) as figure:
         figure.text(0.3 / width, 1 - 0.28 / height, title, size=12, weight="bold", va="center")
         strip_bottom = height - heights["title"] - strip
-        _draw_arrows(figure, view, inputs, row_names, group, strip, strip_bottom / height)
+        _draw_arrows(figure, view, inputs, titles, group, strip, strip_bottom / height)
         bottom = heights["foot"] / height
         left = ROW_NAMES
         for name, tiles, colours in _columns(picture, inputs):
@@ -57,7 +67,8 @@ def attention_figure(
             _draw_mosaic(axes, tiles, colours, (0.0, 1.0) if colours == RATIOS else None)
             axes.set_title(name, pad=18, weight="bold")
             if colours is None:
-                axes.set_yticks(mosaic_centres(rows, tiles.shape[2]), row_names)
+                names = [wrapped(name, ROW_NAMES - 0.1, most_lines=int(tile / 0.12)) for name in row_names]
+                axes.set_yticks(mosaic_centres(rows, tiles.shape[2]), names, size=8 if tile > 0.6 else 7)
                 axes.set_xticks([])
             else:
                 axes.xaxis.tick_top()
@@ -92,8 +103,8 @@ def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) 
     height, width = pose.shape
     y, x = np.mgrid[:height, :width]
     keep = strength >= FAINT * strength.max()
-    if width > CROWDED:  # every second one from the centre, so that what is left out turns with the image too
-        keep &= (np.abs(x - (width - 1) / 2).astype(int) % 2 == 0) & (np.abs(y - (height - 1) / 2).astype(int) % 2 == 0)
+    step = arrow_step(width)
+    keep &= _on_lattice(x - (width - 1) / 2, step) & _on_lattice(y - (height - 1) / 2, step)
     matrices = group.planar[pose[keep].astype(int)]
     length = strength[keep] / strength.max()
     centre = (image_size - 1) / 2
@@ -107,6 +118,29 @@ def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) 
         ],
         axis=1,
     )
+
+
+def arrow_step(width: int) -> int:
+    """Every how many positions of a map so wide there is an arrow; odd for an even width, see :func:`_on_lattice`."""
+    step = -(-width // CROWDED)
+    return step if width % 2 else step + 1 - step % 2
+
+
+def _on_lattice(offsets: NDArray[np.float64], step: int) -> NDArray[np.bool_]:
+    """Which offsets from the centre are ``step`` apart and symmetric, so that what is left out turns with the image.
+
+    Offsets are whole numbers for an odd width and half-integers for an even one, which an odd step reaches.
+    """
+    start = 0.0 if float(offsets.flat[0]).is_integer() else step / 2
+    return np.asarray((offsets - start) % step == 0)
+
+
+def wrapped(name: str, inches: float, most_lines: int = 4) -> str:
+    """A name in lines of size 8 that are so many inches wide; what does not fit is cut off with an ellipsis."""
+    lines = [line for part in name.split("\n") for line in textwrap.wrap(part, max(4, int(inches / CHARACTER)))]
+    if len(lines) > most_lines:
+        lines = [*lines[: most_lines - 1], f"{lines[most_lines - 1][:-1]}…"]
+    return "\n".join(lines)
 
 
 def mosaic(tiles: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -162,21 +196,21 @@ def _draw_arrows(
     figure: Figure,
     view: LayerView,
     inputs: Tensor,
-    row_names: Sequence[str],
+    titles: Sequence[str],
     group: FiniteGroup,
     strip: float,
     bottom: float,
 ) -> None:
     width, height = figure.get_size_inches()
     size = inputs.shape[-1]
-    for row, name in enumerate(row_names):
+    for row, title in enumerate(titles):
         side = strip - 0.12
         axes = figure.add_axes(((0.3 + row * strip) / width, bottom, side / width, side / height))
         tile = _tiles_of(inputs[row : row + 1])[0, 0]
         axes.imshow(DIMMED * np.broadcast_to(tile, (*tile.shape[:2], 3)), interpolation="none")
-        axes.set_title(name.replace("\n", "  "), size=8, pad=3)
+        axes.set_title(title, size=8, pad=3)
         field = arrow_field(view, group, size, row)
-        reach = 0.95 * view.reduction * (2 if view.responses.shape[-1] > CROWDED else 1)
+        reach = 0.95 * view.reduction * arrow_step(view.responses.shape[-1])
         for mirrored, colour in ((0, UPRIGHT), (1, MIRRORED)):
             x, y, dx, dy = field[field[:, 4] == mirrored, :4].T
             axes.quiver(
@@ -198,7 +232,7 @@ def _caption(picture: LayerPicture, view: LayerView, group: FiniteGroup, width: 
         arrows += " Orange: not mirrored, blue: mirrored." if mirrors else ""
     else:
         arrows = "This network has one pose only, so there is no orientation to point at."
-    middle = "Each row is one input"
+    middle = "Each image is named by its pose and by the class that the network predicts. Each row is one input"
     middle += f"; each column one of the {view.group.order} poses of the same filter." if view.group.order > 1 else "."
     if picture.mask is None:
         kind = "This network has no attention: only its responses are shown."
