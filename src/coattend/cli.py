@@ -14,7 +14,7 @@ from coattend import data as datasets
 from coattend.data.fitting import Fit
 from coattend.export import export_file
 from coattend.extras import missing
-from coattend.report import check_network, comparison_table, data_table, fetch_progress, models_table
+from coattend.report import check_network, comparison_table, data_table, fetch_progress, models_table, working
 from coattend.terminal import console, say
 from coattend.version import __version__
 
@@ -267,7 +267,9 @@ def report(
     """
     from coattend.report.page import write_report
 
-    page = write_report(runs, to, [name for name in envelope_data.split(",") if name], pictures)
+    with working("reading the runs") as progress:
+        data_sets = [name for name in envelope_data.split(",") if name]
+        page = write_report(runs, to, data_sets, pictures, progress, warn=say)
     say(f"wrote {page}")
     return 0
 
@@ -283,8 +285,9 @@ def attend(file: tyro.conf.Positional[str], image: tyro.conf.Positional[Path], t
     """
     from coattend.report.looking import attend as attend_to
 
-    for line in attend_to(file, image, to):
-        say(line)
+    with working(f"looking at {image}"):
+        for line in attend_to(file, image, to):
+            say(line)
     return 0
 
 

@@ -27,7 +27,7 @@ SLICED = "a_p4cnn:width=2"
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("trained")
     train_some(root, (SLICED, ATTENTIVE, PLAIN))
-    return {run.model: run.folder.path for run in find_runs([root])}
+    return {run.model: run.folder.path for run in find_runs([root])[0]}
 
 
 @pytest.fixture
@@ -77,6 +77,10 @@ def test_mistakes_are_explained(folders: dict[str, Path], digit: Path, tmp_path:
         list(attend(str(folders[PLAIN]), tmp_path / "absent.png", tmp_path))
     with pytest.raises(ValueError, match="is not a run folder"):
         list(attend(str(tmp_path), digit, tmp_path))
+    with pytest.raises(ValueError, match="is a file; expected the name of a folder"):
+        next(attend(str(folders[PLAIN]), digit, digit))
+    with pytest.raises(ValueError, match="cannot write /proc/pictures"):
+        next(attend(str(folders[PLAIN]), digit, Path("/proc/pictures")))
 
 
 def test_images_are_fitted_and_left_alone_if_they_fit() -> None:

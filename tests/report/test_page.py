@@ -48,7 +48,7 @@ def copied(trained: Path, tmp_path: Path) -> Path:
 
 
 def folder_of(root: Path, model: str, seed: int = 0) -> Path:
-    found = [run.folder.path for run in find_runs([root]) if (run.model, run.seed) == (model, seed)]
+    found = [run.folder.path for run in find_runs([root])[0] if (run.model, run.seed) == (model, seed)]
     assert len(found) == 1
     return found[0]
 
@@ -65,7 +65,8 @@ def test_errors_and_intervals_are_those_of_the_run_folders(trained: Path, page: 
         results = [result_of(trained, model, seed) for seed in seeds]
         errors = [headline(result)[1] for result in results]
         line = lines[model]
-        assert line["errors"] == ", ".join(f"{error:.2f}" for error in errors)
+        assert line["errors"] == ", ".join(f"{e:.2f} (seed {seed})" for seed, e in zip(seeds, errors, strict=True))
+        assert line["seeds"] == str(len(seeds))
         assert line["mean"].split(" ± ")[0] == f"{statistics.fmean(errors):.2f}"
         assert line["parameters"] == f"{results[0]['parameters']:,}"
         assert line["seconds"] == f"{statistics.median(r['seconds_per_epoch'] for r in results):.1f}"
@@ -186,8 +187,9 @@ def test_unfinished_runs_and_missing_weights_are_told(copied: Path) -> None:
         for name in ("best.safetensors", "last.safetensors"):
             (folder_of(copied, ATTENTIVE, seed) / name).unlink()
     made = write_report([copied]).read_text()
-    assert f"{PLAIN}: seed 0 unfinished: 2 of 2 epochs" in made
-    assert f"{ATTENTIVE}: seed 0 its weights (best.safetensors, last.safetensors) are missing" in made
+    where = plain.relative_to(copied)
+    assert f"{PLAIN}, seed 0, in {where}: unfinished, 2 of 2 epochs; the same command continues it." in made
+    assert f"{ATTENTIVE}, seed 1, in {attentive.relative_to(copied).with_name('seed1')}: its weights (best" in made
     (rows,) = Tables(made).named("errors")
     lines = {row[0][1]: dict(row) for row in rows}
     assert lines[PLAIN]["mean"] == "unfinished"
@@ -195,13 +197,13 @@ def test_unfinished_runs_and_missing_weights_are_told(copied: Path) -> None:
     assert Tables(made).named("equivariance", model=ATTENTIVE) == []
     (attentive / "predictions.npz").unlink()
     shutil.rmtree(folder_of(copied, ATTENTIVE, 1))
-    (contest,) = contests(find_runs([copied]))
+    (contest,) = contests(find_runs([copied])[0])
     assert "predictions.npz of both runs is needed" in contest.contestants[1].note
 
 
 def test_runs_without_a_common_seed_are_not_compared(copied: Path) -> None:
     shutil.rmtree(folder_of(copied, CONVENTIONAL, 0))
-    (contest,) = contests(find_runs([copied]))
+    (contest,) = contests(find_runs([copied])[0])
     plain = contest.contestants[2]
     assert plain.note == "not compared: no seed in common with the first network"
     assert plain.row.against_first is None
@@ -238,9 +240,28 @@ def test_mistakes_are_explained(copied: Path, tmp_path: Path) -> None:
         write_report([copied], envelope_data=["minii"])
     with pytest.raises(ValueError, match="there is no folder .* to write"):
         write_report([folder_of(copied, PLAIN)], tmp_path / "nowhere" / "report.html")
-    (folder_of(copied, PLAIN) / "result.json").write_text("{")
-    with pytest.raises(ValueError, match=r"result\.json is damaged"):
-        write_report([copied])
+    plain = folder_of(copied, PLAIN)
+    (plain / "result.json").write_text("{")
+    with pytest.raises(ValueError, match="none of the runs can be read"):
+        write_report([plain])
+
+
+def test_damaged_weights_cost_the_pictures_only(copied: Path) -> None:
+    plain = folder_of(copied, PLAIN)
+    for weights in ("best.safetensors", "last.safetensors"):
+        (plain / weights).write_bytes(b"damaged")
+    made = write_report([plain]).read_text()
+    assert "no pictures, because its weights cannot be loaded" in made
+    assert Tables(made).named("errors") != []
+
+
+def test_targets_are_checked_before_the_work(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coattend.report.page.contests", lambda runs: pytest.fail("the work has begun"))
+    with pytest.raises(ValueError, match="cannot write /proc/x.html"):
+        write_report([copied], Path("/proc/x.html"))
+    (tmp_path / "afile").touch()
+    with pytest.raises(ValueError, match="afile is a file; expected the name of a folder"):
+        write_report([copied], pictures=tmp_path / "afile")
 
 
 def test_a_plus_sign_in_a_setting_stays_in_the_command(copied: Path) -> None:
@@ -248,22 +269,22 @@ def test_a_plus_sign_in_a_setting_stays_in_the_command(copied: Path) -> None:
     run = json.loads(description.read_text())
     run["recipe"]["name"] = "quick+train_on=train+valid+epochs=2"
     description.write_text(json.dumps(run))
-    (found,) = find_runs([description.parent])
+    (found,) = find_runs([description.parent])[0]
     assert found.command().endswith("--recipe quick --seed 0 --set train_on=train+valid --set epochs=2")
-    assert len(contests(find_runs([copied]))) == 2
+    assert len(contests(find_runs([copied])[0])) == 2
 
 
 def test_twenty_runs_take_less_than_thirty_seconds(tmp_path: Path) -> None:
     torch.set_default_dtype(torch.float32)
     models = ("p4cnn", "a_p4cnn:attention=output", "a_p4cnn", "z2cnn")
     train_some(tmp_path, models)
-    for run in find_runs([tmp_path]):
+    for run in find_runs([tmp_path])[0]:
         for seed in range(1, 5):
             copy = Path(shutil.copytree(run.folder.path, run.folder.path.with_name(f"seed{seed}")))
             for name in ("run.json", "result.json"):
                 values = json.loads((copy / name).read_text())
                 (copy / name).write_text(json.dumps({**values, "seed": seed}))
-    assert len(find_runs([tmp_path])) == 20
+    assert len(find_runs([tmp_path])[0]) == 20
     started = time.process_time()
     write_report([tmp_path])
     assert time.process_time() - started < 30

@@ -21,3 +21,15 @@ def check_target(path: Path, overwrite: bool) -> None:
             pass
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, unless it is there, and require that it can be written to."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; expected the name of a folder to write into.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise unwritable(path, error) from error

@@ -113,6 +113,13 @@ def fetch_progress() -> Iterator[Callable[[str, int, int | None], None]]:
         yield progress
 
 
+@contextmanager
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being worked on; the function it gives replaces the text."""
+    with console(stderr=True).status(Text(what)) as status:
+        yield lambda text: status.update(Text(text))
+
+
 def _error(entry: ModelEntry) -> str:
     spread = "" if entry.spread is None else f" ± {entry.spread:g}"
     return f"{entry.error:g}{spread}" + ("" if entry.own_error is None else f" ({entry.own_error:g})")

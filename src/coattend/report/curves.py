@@ -86,10 +86,9 @@ def _chart(names: int) -> Iterator[tuple[Figure, Axes]]:
 
 
 def _from_zero(axes: Axes, highest: float) -> None:
-    """A linear scale from 0, on which a curve at 0 is seen whole."""
-    axes.set_ylim(0, max(1.0, 1.05 * highest))
-    for line in axes.lines:
-        line.set_clip_on(False)
+    """A linear scale that begins a little below 0, so that a curve at 0 is not hidden by the axis."""
+    top = max(1.0, 1.05 * highest)
+    axes.set_ylim(-0.03 * top, top)
 
 
 def _value(raw: float, measure: str) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coattend.data.fitting import Fit, fitted, recoloured
 from coattend.data.image_files import read_image
+from coattend.export.target import make_folder
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, model_entry
 from coattend.report.attention import LayerView, layer_views, posed, posing_group
@@ -53,17 +54,17 @@ def look(trained: TrainedNetwork, image: Tensor) -> Look:
 
 
 def attend(file: str, image: Path, folder: Path) -> Iterator[str]:
-    """Draw every layer of a trained network for one image file; yields what a person should know."""
+    """Draw every layer of a trained network for one image file; yields lines that say what was changed and written."""
     trained = load_trained(file)
     pixels, changes = fitted_image(read_image(image), trained.image_shape, trained.fit)
     if changes:
         yield f"{image}: {changes}"
+    make_folder(folder)
     seen = look(trained, pixels)
     if not attention_layers(trained.network):
         yield f"{seen.name} has no attention, so the pictures show its responses only"
     if not trained.preprocessing.commutes_with_rotation:
         yield "its preprocessing does not commute with rotation, so rows that are brought back may differ"
-    folder.mkdir(parents=True, exist_ok=True)
     for layer in range(len(seen.views)):
         yield from _written(seen.figure(layer), folder / f"layer{layer + 1}")
     if attention_layers(trained.network):
@@ -92,9 +93,7 @@ def network_name(network: EquivariantNetwork) -> str:
     usual = model_entry(network.config["model"]).options
     of_the_data = ("num_classes", "in_channels")
     changed = {
-        k: v
-        for k, v in network.config["options"].items()
-        if k not in of_the_data and (k not in usual or usual[k] != v)
+        k: v for k, v in network.config["options"].items() if k not in of_the_data and (k not in usual or usual[k] != v)
     }
     texts = (f"{key}={_option(value)}" for key, value in changed.items())
     return ":".join(filter(None, (network.config["model"], ",".join(texts))))

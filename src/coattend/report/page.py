@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from coattend.data import DataError, Dataset, load_data
 from coattend.equivariance import equivariance_error
-from coattend.models.files import write_atomically
+from coattend.export.target import check_target, make_folder
+from coattend.models.files import write_whole
 from coattend.report import sections
 from coattend.report.angles import affordable_images, error_by_angle, repeats
 from coattend.report.attention import posing_group
@@ -63,23 +65,27 @@ def write_report(
     target: Path | None = None,
     envelope_data: Sequence[str] = (),
     pictures: Path | None = None,
-    progress: Callable[[str], None] = lambda what: None,
+    progress: Callable[[str], None] = lambda part: None,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Write the page about the runs at or below ``paths``; returns where.
 
     The same runs give the same bytes. ``envelope_data`` names the data sets of the envelopes, by default the one a
-    network was trained on; ``pictures`` is a folder that gets every figure as PNG and SVG too.
+    network was trained on; ``pictures`` is a folder that gets every figure as PNG and SVG too. ``progress`` is told
+    which part is being made, ``warn`` which runs are left out and why.
     """
     environment = _environment()
-    runs = find_runs(paths)
+    runs, damaged = find_runs(paths)
     target = target or (paths[0] if len(paths) == 1 else common_folder(runs)) / "report.html"
-    if not target.parent.is_dir():
-        raise RunError(f"there is no folder {target.parent} to write {target.name} into; make it first.")
+    check_target(target, overwrite=True)
     if pictures is not None:
-        pictures.mkdir(parents=True, exist_ok=True)
+        make_folder(pictures)
     drawn = _Drawn(pictures)
     together = contests(runs)
-    notes = [f"{c.model}: {c.note}." for contest in together for c in contest.contestants if c.note]
+    skipped = [f"Skipped a run: {reason}" for reason in damaged]
+    notes = [*skipped, *_notes(together, target.resolve().parent)]
+    for line in skipped:
+        warn(line)
     pictured = _pictured(together, notes)
     sets = {p.run.folder.path: [_data_for(name, p) for name in envelope_data] for p in pictured}
     context: dict[str, Any] = {
@@ -87,6 +93,8 @@ def write_report(
         "title": " and ".join(dict.fromkeys(contest.data for contest in together)),
         "summary": sections.summary(together, len(runs)),
         "tables": [sections.error_table(contest) for contest in together],
+        "error_columns": sections.ERROR_COLUMNS,
+        "angle_columns": sections.ANGLE_COLUMNS,
         "equivariance_images": EQUIVARIANCE_IMAGES,
         "envelope_images": ENVELOPE_IMAGES,
         "recipes": [sections.recipe_part(contest) for contest in together],
@@ -102,12 +110,12 @@ def write_report(
         ("matrices", lambda: _matrices(pictured, drawn)),
         ("envelopes", lambda: _envelopes(pictured, sets, drawn)),
     ):
-        progress(part)
+        progress(f"making the report: {part}")
         context[part] = make()
     shown = {"errors", "learning", "recipe"} | {"confusion" for _ in context["confusions"]}
     shown |= {part for part in ("angles", "equivariance", "attention", "matrices", "envelopes") if context[part]}
     context["parts"] = [(part, name) for part, name in PARTS.items() if part in shown]
-    write_atomically(target, environment.get_template("report.html").render(context).encode())
+    write_whole(target, environment.get_template("report.html").render(context).encode())
     return target
 
 
@@ -137,7 +145,18 @@ def _environment() -> Any:
     except ImportError as error:
         raise PlottingError.missing() from error
     loader = FileSystemLoader(Path(__file__).parent / "templates")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def _breakable(name: str) -> Any:
+    """A network's name that the page may break before an option, and nowhere else."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"([:,])", r"\1<wbr>", str(escape(name))))
 
 
 def _command(paths: Sequence[Path], target: Path, envelope_data: Sequence[str]) -> str:
@@ -145,6 +164,19 @@ def _command(paths: Sequence[Path], target: Path, envelope_data: Sequence[str]) 
     here = target.resolve().parent
     words = ["coattend", "report", *(os.path.relpath(path.resolve(), here) for path in paths), "--to", target.name]
     return shlex.join([*words, *(("--envelope-data", ",".join(envelope_data)) if envelope_data else ())])
+
+
+def _notes(together: Sequence[Contest], here: Path) -> list[str]:
+    """What is missing, run by run, and networks that cannot be compared; folders as seen from the page's."""
+    notes = []
+    for contestant in (c for contest in together for c in contest.contestants):
+        for run in contestant.runs:
+            if run.missing is not None:
+                folder = os.path.relpath(run.folder.path.resolve(), here)
+                notes.append(f"{run.model}, seed {run.seed}, in {folder}: {run.missing}.")
+        if contestant.note:
+            notes.append(f"{contestant.model}: {contestant.note}.")
+    return notes
 
 
 def _pictured(together: Sequence[Contest], notes: list[str]) -> list[Pictured]:
@@ -156,7 +188,11 @@ def _pictured(together: Sequence[Contest], notes: list[str]) -> list[Pictured]:
     loaded: dict[tuple[str, int], Dataset] = {}
     for run in shown[:PICTURED]:
         assert run.weights is not None
-        trained = load_trained(run.weights)
+        try:
+            trained = load_trained(run.weights)
+        except ValueError as error:
+            notes.append(f"{run.model}: no pictures, because its weights cannot be loaded. {error}")
+            continue
         name, size = str(run.recipe["data"]), trained.image_shape[1]
         try:
             if (name, size) not in loaded:

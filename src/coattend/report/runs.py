@@ -53,9 +53,7 @@ class Run:
     def missing(self) -> str | None:
         """Why there is less to show of this run than of others; None if nothing is missing."""
         if self.result is None:
-            return (
-                f"unfinished: {len(self.history)} of {self.recipe['epochs']} epochs; the same command goes on with it"
-            )
+            return f"unfinished, {len(self.history)} of {self.recipe['epochs']} epochs; the same command continues it"
         if self.weights is None:
             return "its weights (best.safetensors, last.safetensors) are missing, so there are no pictures of it"
         return None
@@ -84,7 +82,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One network of a contest: its runs with all seeds, and how it compares with the first network."""
+    """One network of a contest: its runs with all seeds, and how it compares with the first network, or why not."""
 
     model: str
     runs: tuple[Run, ...]
@@ -107,23 +105,34 @@ class Contest:
     contestants: tuple[Contestant, ...]
 
 
-def find_runs(paths: Sequence[Path]) -> list[Run]:
-    """The run folders among ``paths`` and below them: in the order given, below a folder in that of its comparison."""
+def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs among ``paths`` and below them, and a sentence about each folder that cannot be read.
+
+    They are in the order given, below a folder in that of its comparison.
+    """
     if not paths:
         raise RunError("report expects run folders, or folders that have some below them, for example runs; got none.")
     found: dict[Path, Run] = {}
+    damaged: list[str] = []
     for path in paths:
         if not path.is_dir():
             raise RunError(f"there is no folder {path}; expected a run folder written by `coattend train`.")
         folders = [path] if (path / "run.json").is_file() else [file.parent for file in path.rglob("run.json")]
         if not folders:
             raise RunError(f"{path} has no run.json in it or below; train first, for example with `coattend compare`.")
-        runs = [_read(RunFolder(folder)) for folder in folders]
+        runs = []
+        for folder in folders:
+            try:
+                runs.append(_read(RunFolder(folder)))
+            except ValueError as error:
+                damaged.append(str(error))
         ranks = _ranks(path)
         runs.sort(key=lambda run: (run.recipe["data"], run.recipe["name"], *_place(run.model, ranks), run.seed))
         for run in runs:
             found.setdefault(run.folder.path.resolve(), run)
-    return list(found.values())
+    if not found:
+        raise RunError(f"none of the runs can be read. {' '.join(damaged)}")
+    return list(found.values()), damaged
 
 
 def contests(runs: Iterable[Run]) -> list[Contest]:
@@ -145,14 +154,10 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
 
 def _contestant(model: str, runs: list[Run], first: list[Run]) -> Contestant:
     finished = [run for run in runs if run.result is not None]
-    notes = [f"seed {run.seed} {run.missing}" for run in runs if run.missing is not None]
     if not finished:
-        return Contestant(model, tuple(runs), None, "; ".join(notes))
+        return Contestant(model, tuple(runs), None, "")
     results = [run.result for run in finished if run.result is not None]
-    against: Difference | None = None
-    if runs is not first:
-        against, reason = _against(first, finished)
-        notes += [reason] if reason else []
+    against, reason = (None, "") if runs is first else _against(first, finished)
     row = Row(
         model,
         results[0]["parameters"],
@@ -161,7 +166,7 @@ def _contestant(model: str, runs: list[Run], first: list[Run]) -> Contestant:
         float(np.median([result["seconds_per_epoch"] for result in results])),
         against,
     )
-    return Contestant(model, tuple(runs), row, "; ".join(notes))
+    return Contestant(model, tuple(runs), row, reason)
 
 
 def _against(first: list[Run], runs: list[Run]) -> tuple[Difference | None, str]:
@@ -179,7 +184,7 @@ def _ranks(path: Path) -> dict[str, int]:
     """The order of the networks in the comparison that was last made in a folder, or in the one that holds it."""
     for file in (path / "comparison.json", path.parent / "comparison.json"):
         if file.is_file():
-            return {row["model"]: place for place, row in enumerate(_json(file)["rows"])}
+            return {row["model"]: place for place, row in enumerate(json.loads(file.read_text())["rows"])}
     return {}
 
 
@@ -188,22 +193,8 @@ def _place(model: str, ranks: dict[str, int]) -> tuple[int, int, str]:
 
 
 def _read(folder: RunFolder) -> Run:
-    history = []
-    try:
-        history = folder.history()
-    except json.JSONDecodeError as error:
-        raise RunError(
-            f"{folder.metrics} is damaged ({error}); remove its last line or run the training again."
-        ) from error
-    result = _json(folder.path / "result.json") if (folder.path / "result.json").is_file() else None
-    return Run(folder, _json(folder.path / "run.json"), result, tuple(history))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise RunError(f"{path} is damaged ({error}); remove it or run the training again.") from error
+    model_entry(folder.description["model"])  # raises for a network that there is not
+    return Run(folder, folder.description, folder.result, tuple(folder.history()))
 
 
 def common_folder(runs: Sequence[Run]) -> Path:

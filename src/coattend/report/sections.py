@@ -1,4 +1,4 @@
-"""What stands in each part of a report, as plain values for the page."""
+"""The content of each part of a report, as plain values for the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,19 @@ from coattend.report.envelope import Envelope
 from coattend.report.runs import Contest, Contestant, Run
 
 PROTOCOLS = {"valid": "of the epoch chosen on the validation images", "last": "of the last epoch"}
+ERROR_COLUMNS = (
+    ("mean", "error, %"),
+    ("difference", "against the first"),
+    ("interval", "95% interval"),
+    ("verdict", "verdict"),
+    ("parameters", "parameters"),
+    ("seconds", "s / epoch"),
+    ("seeds", "number of seeds"),
+    ("errors", "error by seed, %"),
+)
+ANGLE_COLUMNS = (("images", "images"), ("least", "least, %"), ("mean", "mean, %"), ("most", "most, %"))
 MOST_CLASSES = 20
+SHORT = 3  # characters of a class name that fit above a column
 WORST = 3
 
 
@@ -40,16 +52,16 @@ def error_table(contest: Contest) -> dict[str, Any]:
 
 
 def _error_line(contestant: Contestant) -> dict[str, Any]:
-    seeds = ", ".join(str(run.seed) for run in contestant.runs if run.result is not None)
+    finished = [run.seed for run in contestant.runs if run.result is not None]
     parameters = f"{contestant.runs[0].description['parameters']:,}"
     line = dict.fromkeys(("seconds", "errors", "difference", "interval", "verdict"), "")
-    line |= {"model": contestant.model, "parameters": parameters, "seeds": seeds, "mean": "unfinished"}
+    line |= {"model": contestant.model, "parameters": parameters, "seeds": str(len(finished)), "mean": "unfinished"}
     if (row := contestant.row) is None:
         return line
     spread = "" if row.spread is None else f" ± {row.spread:.2f}"
     line |= {
         "seconds": f"{row.seconds_per_epoch:.1f}",
-        "errors": ", ".join(f"{error:.2f}" for error in row.errors),
+        "errors": ", ".join(f"{error:.2f} (seed {seed})" for seed, error in zip(finished, row.errors, strict=True)),
         "mean": f"{row.mean:.2f}{spread}",
     }
     if (delta := row.against_first) is not None:
@@ -62,7 +74,7 @@ def _error_line(contestant: Contestant) -> dict[str, Any]:
 
 
 def confusion(contestant: Contestant, classes: Sequence[str]) -> dict[str, Any] | None:
-    """Counts of true against said class over all finished seeds; None if no predictions were kept."""
+    """Counts of true against predicted class over all finished seeds; None if no predictions were kept."""
     kept = [pair for run in contestant.runs if (pair := run.predictions()) is not None]
     if not kept:
         return None
@@ -73,9 +85,11 @@ def confusion(contestant: Contestant, classes: Sequence[str]) -> dict[str, Any] 
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     wrong = table * (1 - np.eye(count, dtype=np.int64))
     worst = [divmod(int(i), count) for i in np.argsort(-wrong, axis=None, kind="stable")[:WORST]]
+    short = all(len(name) <= SHORT for name in classes)
     rows = [
         {
             "name": name,
+            "number": "" if short else str(i + 1),
             "cells": [
                 {"count": int(table[i, j]), "share": round(float(shares[i, j]), 3), "right": i == j}
                 for j in range(count)
@@ -85,9 +99,8 @@ def confusion(contestant: Contestant, classes: Sequence[str]) -> dict[str, Any] 
     ]
     return {
         "model": contestant.model,
-        "classes": classes,
         "rows": rows if count <= MOST_CLASSES else [],
-        "worst": ", ".join(f"{classes[i]} taken for {classes[j]} ({wrong[i, j]})" for i, j in worst if wrong[i, j]),
+        "worst": ", ".join(f"{classes[i]} classified as {classes[j]} ({wrong[i, j]})" for i, j in worst if wrong[i, j]),
     }
 
 
@@ -137,7 +150,7 @@ def envelope_table(model: str, data: str, envelopes: Mapping[str, Envelope]) -> 
 
 
 def recipe_part(contest: Contest) -> dict[str, Any]:
-    """Fields, commands and versions behind a contest."""
+    """Fields, commands and versions of a contest."""
     runs = [run for contestant in contest.contestants for run in contestant.runs]
     versions = runs[0].description["versions"]
     return {
