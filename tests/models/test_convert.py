@@ -1,4 +1,4 @@
-"""A p4 network as other people write it: rot90 and roll by hand, own names, no biases, a constant factor."""
+"""Networks as other people write them: GrouPy's order spelt out, own names, no biases, a constant factor."""
 
 from __future__ import annotations
 
@@ -23,28 +23,45 @@ RENAME = {
 }
 
 
+# The slice of the filter through which output pose (row) sees input pose (column), as GrouPy has it for p4m; its upper
+# left quarter is that of p4.
+SLICES = [
+    [0, 1, 2, 3, 4, 5, 6, 7], [3, 0, 1, 2, 5, 6, 7, 4], [2, 3, 0, 1, 6, 7, 4, 5], [1, 2, 3, 0, 7, 4, 5, 6],
+    [4, 5, 6, 7, 0, 1, 2, 3], [5, 6, 7, 4, 3, 0, 1, 2], [6, 7, 4, 5, 2, 3, 0, 1], [7, 4, 5, 6, 1, 2, 3, 0],
+]  # fmt: skip
+
+
+def moved(filters: Tensor, g: int) -> Tensor:
+    """GrouPy's element g: turn, then mirror the rows."""
+    turned = torch.rot90(filters, g % 4, (-2, -1))
+    return turned.flip(-2) if g >= 4 else turned
+
+
 class ForeignConv(torch.nn.Module):
-    def __init__(self, poses: int, cin: int, cout: int, k: int) -> None:
+    def __init__(self, poses: int, slices: int, cin: int, cout: int, k: int) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(cout, cin, poses, k, k) / math.sqrt(cin * poses * k * k))
+        self.poses = poses
+        self.weight = torch.nn.Parameter(torch.randn(cout, cin, slices, k, k) / math.sqrt(cin * slices * k * k))
 
     def forward(self, x: Tensor) -> Tensor:
         out = []
-        for r in range(4):
-            turned = torch.rot90(self.weight, r, (-2, -1)).roll(r, dims=2)
-            bank = turned.flatten(1, 2) if x.ndim == 5 else turned[:, :, 0]
-            y = F.conv2d(x.flatten(1, 2) if x.ndim == 5 else x, bank)
-            out.append(y * FACTOR if x.ndim == 5 else y)
+        for g in range(self.poses):
+            if x.ndim == 4:
+                out.append(F.conv2d(x, moved(self.weight[:, :, 0], g)))
+                continue
+            seen = (F.conv2d(x[:, :, h], moved(self.weight[:, :, SLICES[g][h]], g)) for h in range(self.poses))
+            out.append(FACTOR * sum(seen))
         return torch.stack(out, dim=2)
 
 
-class ForeignP4CNN(torch.nn.Module):
-    def __init__(self) -> None:
+class ForeignCNN(torch.nn.Module):
+    def __init__(self, poses: int, width: int, eps: float) -> None:
         super().__init__()
         for i in range(1, 8):
-            setattr(self, f"c{i}", ForeignConv(1 if i == 1 else 4, 1 if i == 1 else 10, 10, 4 if i == 7 else 3))
+            shape = (1, 1, width, 3) if i == 1 else (poses, width, 10 if i == 7 else width, 4 if i == 7 else 3)
+            setattr(self, f"c{i}", ForeignConv(poses, *shape))
         for i in range(1, 7):
-            setattr(self, f"bn{i}", torch.nn.BatchNorm3d(10, eps=2e-5))
+            setattr(self, f"bn{i}", torch.nn.BatchNorm3d(width, eps=eps))
 
     def forward(self, x: Tensor) -> Tensor:
         for i in range(1, 7):
@@ -54,8 +71,8 @@ class ForeignP4CNN(torch.nn.Module):
         return self.c7(x).amax((2, 3, 4))
 
 
-def foreign() -> ForeignP4CNN:
-    model = ForeignP4CNN()
+def foreign(poses: int = 4, width: int = 10, eps: float = 2e-5) -> ForeignCNN:
+    model = ForeignCNN(poses, width, eps)
     for i in range(1, 7):
         torch.nn.init.uniform_(getattr(model, f"bn{i}").weight, 0.5, 1.5)
         torch.nn.init.normal_(getattr(model, f"bn{i}").bias)
@@ -70,6 +87,72 @@ def test_converted_weights_give_the_same_logits() -> None:
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-10, atol=1e-10)
     ours.load_state_dict(convert_state_dict(theirs.state_dict(), ours, RENAME))
     assert (ours(x) - theirs(x)).abs().max() > 1e-2  # without the factor they differ
+
+
+@pytest.mark.parametrize(
+    ("name", "poses", "eps"),
+    [
+        ("p4cnn:head=max", 4, 2e-5),
+        ("p4cnn:head=max,group=p4m", 8, 2e-5),
+        ("dren_maxpool", 4, 1e-3),  # the clockwise group
+        ("z2cnn:head=max", 1, 2e-5),
+    ],
+)
+def test_every_group_that_groupy_has_gives_the_same_logits(name: str, poses: int, eps: float) -> None:
+    theirs, ours = foreign(poses, 2, eps), ca.create_model(name, width=2).eval()
+    state = theirs.state_dict()
+    if poses == 1:  # plain convolutions, in which nobody keeps an axis of length 1
+        state = {key: tensor.squeeze(2) if tensor.ndim == 5 else tensor for key, tensor in state.items()}
+    ours.load_state_dict(convert_state_dict(state, ours, RENAME, group_conv_factor=FACTOR))
+    x = torch.randn(2, 1, 28, 28)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-10, atol=1e-10)
+
+
+def groupy_attention(x: Tensor, c: Tensor) -> Tensor:
+    """Eq. 10 with ``A[h, g] = c(g^-1 h)``, pose by pose in GrouPy's order."""
+    logits = torch.stack([sum(x[:, :, h] * c[:, SLICES[g][h], None, None] for h in range(8)) for g in range(8)], 2) / 8
+    return x * torch.exp(logits - logits.amax(2, keepdim=True))
+
+
+@pytest.mark.parametrize("slices", [False, True])
+def test_attention_is_put_into_our_order_too(slices: bool) -> None:
+    lift, conv = ForeignConv(8, 1, 1, 2, 3), ForeignConv(8, 8, 2, 3, 3)
+    c = torch.randn(3 * 8, 8) if slices else torch.randn(3, 8)
+    x = torch.randn(2, 1, 7, 7)
+    lifted = lift(x)
+    if slices:
+        total = 0
+        for t in range(8):
+            of_slice = [F.conv2d(lifted[:, :, SLICES[g].index(t)], moved(conv.weight[:, :, t], g)) for g in range(8)]
+            total = total + groupy_attention(FACTOR * torch.stack(of_slice, 2), c.unflatten(0, (3, 8))[:, t])
+        layers = [ca.nn.LiftingConv2d(1, 2, 3, "p4m"), ca.nn.SliceCoAttentiveConv2d(2, 3, 3, "p4m")]
+        rename = {"lift": "0.weight", "conv": "1.weight", "c": "1.attention.weight"}
+    else:
+        total = groupy_attention(conv(lifted), c)
+        layers = [ca.nn.LiftingConv2d(1, 2, 3, "p4m"), ca.nn.GroupConv2d(2, 3, 3, "p4m"), ca.nn.CoAttention(3, "p4m")]
+        rename = {"lift": "0.weight", "conv": "1.weight", "c": "2.weight"}
+    ours = torch.nn.Sequential(*layers)
+    state = {"lift": lift.weight, "conv": conv.weight, "c": c}
+    ours.load_state_dict(convert_state_dict(state, ours, rename, group_conv_factor=FACTOR))
+    torch.testing.assert_close(ours(x).sum(2), total.sum(2), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(ours(x)[:, :, 4], total[:, :, 6], rtol=1e-10, atol=1e-10)  # mirrored columns
+
+
+def test_what_has_no_place_in_groupys_order_is_refused() -> None:
+    for group in ("C8", "D2"):
+        model = torch.nn.Sequential(ca.nn.GroupConv2d(1, 1, 3, group, bias=False))
+        with pytest.raises(ValueError, match=f"z2, p4 and p4m in GrouPy, the model is over {group}"):
+            convert_state_dict(model.state_dict(), model, {r"0\.weight": "0.weight"})
+    model = torch.nn.Sequential(ca.nn.CoAttention(1, "p4m", "paper"))
+    with pytest.raises(ValueError, match="Eq. 11 .*cannot be converted; use structure=group"):
+        convert_state_dict(model.state_dict(), model, {r"0\.weight": "0.weight"})
+
+
+def test_factors_are_applied_in_the_precision_of_the_model() -> None:
+    weight = torch.randn(2, 2, 4, 3, 3, dtype=torch.float32)
+    model = torch.nn.Sequential(ca.nn.GroupConv2d(2, 2, 3, "p4", bias=False))
+    found = convert_state_dict({"w": weight}, model, {"w": "0.weight"}, group_conv_factor=FACTOR)["0.weight"]
+    assert torch.equal(found, weight.double() * FACTOR)
 
 
 def test_what_finds_no_place_is_listed() -> None:
