@@ -197,7 +197,8 @@ class Paired(nn.Module):
     [
         (ca.create_model("p4cnn:width=2"), "RotatedMnistNet is in training mode.*call model.eval"),
         (nn.Sequential(Shy(2, group="p4")).eval(), r"Shy \(0\) does: it is a CoAttention with a forward of its own"),
-        (nn.Sequential(Strange()).eval(), "could not follow the forward of Sequential"),
+        (nn.Sequential(Strange()).eval(), r"could not follow the forward of Sequential: .*[a-z]\. Its course must not"),
+        (None, "freeze expects a network, an nn.Module, got NoneType"),
         (nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False)).eval(), "norm 0: it has no running statistics"),
         (nn.Sequential(Paired()).eval(), r"one tensor, but Bilinear \(0.both\) is called with 2 arguments"),
     ],

@@ -51,12 +51,17 @@ class Builder:
     def module(self, name: str, module: nn.Module, node: fx.Node) -> fx.Node:
         """Call a torch.nn module, which keeps the name of the layer it stands for."""
         if self.eager and isinstance(module, nn.Conv2d):
-            module.weight.data = module.weight.data.contiguous(memory_format=_memory_format(module))
+            # The input decides, not the filters: pruning needs those plane after plane.
+            module.weight.data = module.weight.data.contiguous()
+            node = self.graph.call_method("contiguous", (node,), {"memory_format": _memory_format(module)})
         return self.graph.call_module(self._attribute(name, module), (node,))
 
     def tensor(self, name: str, tensor: Tensor) -> fx.Node:
-        """A constant, which must not be part of the original network's memory."""
-        return self.graph.get_attr(self._attribute(name, tensor))
+        """A constant, which must not be part of the original network's memory.
+
+        It has a place of its own, apart from the modules: tools that replace a convolution drop what is below it.
+        """
+        return self.graph.get_attr(self._attribute(f"tables.{name}", tensor))
 
     def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> fx.Node:
         """Call a function of torch."""

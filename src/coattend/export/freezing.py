@@ -44,6 +44,8 @@ def freeze(model: nn.Module) -> fx.GraphModule:
 
 def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
     """Freeze; what the builder collected besides is returned behind the network's own output, in order."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"freeze expects a network, an nn.Module, got {type(model).__name__}.")
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
     if training:
         raise ValueError(
@@ -55,8 +57,8 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
         graph = tracer.trace(model)
     except (fx.proxy.TraceError, TypeError) as error:
         raise ValueError(
-            f"freeze could not follow the forward of {type(model).__name__}: {error} Its course must not depend on the "
-            "values or sizes of tensors."
+            f"freeze could not follow the forward of {type(model).__name__}: {str(error).rstrip('. ')}. Its course "
+            "must not depend on the values or sizes of tensors."
         ) from error
     with torch.no_grad():
         _translate(graph, model, builder)
