@@ -135,10 +135,9 @@ def warm_up() -> None:
     import PIL.Image  # noqa: F401
     import scipy.stats  # type: ignore[import-untyped]  # noqa: F401
 
-    import coattend.cli
-    import coattend.report.looking
-    import coattend.report.page
-    import coattend.train.testing  # noqa: F401
+    from coattend.functional import native
+
+    native.library()  # compiled now if it has to be, and not by every child
 
 
 def kept_cases() -> list[Case]:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import coattend
 
 PACKAGE = str(Path(coattend.__file__).parent)
-SECONDS = 10  # of the processor's time that an action may take; a busy machine must not change the verdict
-PATIENCE = 60.0  # seconds on the wall, for actions that wait for something
+SECONDS = 10  # of processor time that an action may take: a busy machine must not change the verdict
+PATIENCE = 20.0  # seconds in which an action must have had some processor time, else it waits for something
 MEMORY = 1 << 30  # bytes an action may take
 CAP = 3 << 30  # bytes that the operating system grants it: a bomb must not take the machine along
 
@@ -45,6 +45,15 @@ class _Child:
     pipe: int
     started: float
     answer: bytes = b""
+    used: float = -1.0
+    last_used: float = 0.0
+
+    def is_stuck(self) -> bool:
+        """Whether it has had no processor time for long."""
+        used = sum(map(int, Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        if used != self.used:
+            self.used, self.last_used = used, time.monotonic()
+        return time.monotonic() - self.last_used > PATIENCE
 
 
 def run_all(actions: Iterable[Action], workers: int, seconds: int = SECONDS) -> Iterator[tuple[int, Ending]]:
@@ -62,17 +71,16 @@ def run_all(actions: Iterable[Action], workers: int, seconds: int = SECONDS) -> 
                 running[child.pipe] = child
         if not running:
             continue
-        patience = min(child.started for child in running.values()) + PATIENCE - time.monotonic()
-        for pipe in select.select(list(running), [], [], max(0.0, patience))[0]:
+        for pipe in select.select(list(running), [], [], 1.0)[0]:
             answer = os.read(pipe, 1 << 16)
             running[pipe].answer += answer
             if not answer:
                 child = running.pop(pipe)
                 yield child.number, _ending(child)
-        for child in [c for c in running.values() if time.monotonic() - c.started > PATIENCE]:
+        for child in [child for child in running.values() if child.is_stuck()]:
             del running[child.pipe]
             os.kill(child.pid, signal.SIGKILL)
-            yield child.number, _ending(child)._replace(verdict="hang", detail=f"waited for {PATIENCE:.0f} s")
+            yield child.number, _ending(child)._replace(verdict="hang", detail=f"idle for {PATIENCE:.0f} s")
 
 
 def run_one(action: Action, seconds: int = SECONDS) -> Ending:
