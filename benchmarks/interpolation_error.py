@@ -63,13 +63,13 @@ def error(group: FiniteGroup, kernel_size: int, interpolation: Interpolation, on
 
     def responses(g: int) -> Tensor:
         x = waves.sample(kernel_size, matrices[g])
-        x = x[:, :, group.relative[g]] if on_group else x
+        x = x[:, :, group.relative[g].tolist()] if on_group else x
         with torch.no_grad():
             return layer(x).flatten(2)
 
     straight = responses(0)
     inexact = [g for g in group.elements if g not in group.exact_elements]
-    squared = [(responses(g) - straight[:, :, group.relative[g]]).square().mean() for g in inexact]
+    squared = [(responses(g) - straight[:, :, group.relative[g].tolist()]).square().mean() for g in inexact]
     return float((torch.stack(squared).mean() / straight.square().mean()).sqrt())
 
 

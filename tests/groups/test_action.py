@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (one mistake, one line)
 from __future__ import annotations
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_a_map_moves_as_documented() -> None:
 def test_a_bare_group_moves_poses_only() -> None:
     G, x = quaternions(), torch.randn(1, 2, 8, 3, 4)
     for g in G.elements:
-        assert torch.equal(transform_map(x, G, g), x[:, :, G.relative[g]])
+        assert torch.equal(transform_map(x, G, g), x[:, :, G.relative[g].tolist()])
     assert transform_image(x, G, 3) is x
 
 
@@ -83,3 +84,36 @@ def test_other_angles_turn_smooth_images_correctly(interpolation: str) -> None:
         cx, cy = G.planar[g] @ np.array([9.0, 3.0])
         # Linear interpolation is off by at most f'' / 8 per axis, f'' being 1 / 9 at the blob's top.
         torch.testing.assert_close(transform_image(blob(9, 3), G, g, interpolation), blob(cx, cy), rtol=0, atol=1 / 36)
+
+
+IMAGE, MAP = torch.zeros(1, 1, 6, 6), torch.zeros(1, 1, 4, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("move", "message"),
+    [
+        (lambda: transform_image(IMAGE, "p4", 9), "C4 has elements 0 to 3, got 9"),
+        (lambda: transform_image(IMAGE, "p4", None), "elements 0 to 3, got None"),
+        (lambda: transform_image(IMAGE, None, 1), "expected a group or a group's name, got NoneType"),
+        (lambda: transform_image(None, "p4", 1), r"expected an image \(..., height, width\) as a tensor, got NoneType"),
+        (lambda: transform_image(IMAGE[0, 0, 0], "p4", 1), r"expected an image.*got \(6,\)"),
+        (lambda: transform_image(IMAGE, "C8", 1, "area"), r"interpolation must be one of \('bilinear', 'bicubic'\), got 'area'"),
+        (lambda: transform_image(IMAGE.long(), "C8", 1), "turn 45° interpolates.*got torch.int64"),
+        (lambda: transform_image(IMAGE.bool(), "C8", 1), "real numbers.*got torch.bool"),
+        (lambda: transform_image(IMAGE[..., :0], "C8", 1), r"at least one pixel.*got torch.float32 \(1, 1, 6, 0\)"),
+        (lambda: transform_map(MAP, "p4", 9), "C4 has elements 0 to 3, got 9"),
+        (lambda: transform_map(MAP, "p4", None), "elements 0 to 3, got None"),
+        (lambda: transform_map(MAP, "p4m", 1), r"group axis of 8 for D4, got \(1, 1, 4, 6, 6\)"),
+        (lambda: transform_map(None, "p4", 1), r"expected a map \(..., group, height, width\) as a tensor, got NoneType"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(move: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        move()
+
+
+def test_a_group_may_be_named_and_quarter_turns_take_any_numbers() -> None:
+    x = torch.arange(12).reshape(1, 1, 3, 4)
+    assert torch.equal(transform_image(x, "p4", 1), torch.rot90(x, 1, (-2, -1)))
+    y = torch.randn(1, 1, 4, 5, 5)
+    assert torch.equal(transform_map(y, "p4", np.int64(3)), transform_map(y, ca.cyclic(4), 3))

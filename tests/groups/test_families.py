@@ -67,3 +67,27 @@ def test_unknown_names_are_refused(bad: object) -> None:
 def test_orders_are_whole_and_positive(family: object, bad: object) -> None:
     with pytest.raises(ValueError, match="n >= 1, got"):
         family(bad)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ca.cyclic(2000),
+        lambda: ca.cyclic(10**9),
+        lambda: ca.dihedral(513),
+        lambda: ca.direct_product(ca.cyclic(1024), "C2"),
+        lambda: ca.get_group("C100000"),
+        lambda: ca.nn.LiftingConv2d(1, 1, 3, "C1000000"),
+    ],
+)
+def test_groups_too_large_to_use_are_refused_before_anything_is_allocated(make: object) -> None:
+    with pytest.raises(ValueError, match="elements; groups of up to 1024 elements are supported"):
+        make()
+
+
+def test_names_of_endless_digits_and_factors_that_are_no_groups_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown group"):
+        ca.get_group("C" + "9" * 5000)
+    with pytest.raises(ValueError, match="expected a group or a group's name, got NoneType"):
+        ca.direct_product(None, ca.cyclic(2))
+    assert ca.cyclic(np.int64(4)) == ca.direct_product("C1", "C4", planar=ca.cyclic(4).planar)

@@ -64,3 +64,17 @@ def test_refusals() -> None:
         filter_turns(quaternions(), 3)
     with pytest.raises(ValueError, match="'bilinear', 'bicubic'.*'nearest'"):
         filter_turns(ca.cyclic(8), 3, "nearest")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("C8", None), "kernel_size must be a whole number of at least 1, got None"),
+        (("C8", 0), "at least 1, got 0"),
+        (("C8", 3000), "a 3000 x 3000 kernel in 8 poses needs a table of 648000000000000 numbers"),
+        ((None, 3), "expected a group or a group's name"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        filter_turns(*arguments)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+import time
 
 import numpy as np
 import pytest
@@ -30,6 +32,9 @@ def test_axioms_hold_for_all_triples(name: str) -> None:
         ([[0, 1], [1, 2]], r"not closed: 1 \* 1 = 2"),
         ([[0, 1, 2], [1, 2, 0]], "square"),
         (np.zeros((0, 0), dtype=int), "square"),
+        ([[0, 1], [1]], "square, but its rows differ in length"),
+        (None, r"square.*got shape \(\)"),
+        (np.zeros((1025, 1025), dtype=int), "1025 elements; groups of up to 1024"),
         ([[0.0, 1.0], [1.0, 0.0]], "integer element indices, got dtype float64"),
         ([[1, 0], [0, 1]], "identity must be element 0, here it is element 1"),
         ([[0, 0], [1, 1]], r"no identity.*0 \* 1 = 0"),
@@ -65,6 +70,8 @@ def test_a_planar_action_is_checked() -> None:
         ca.FiniteGroup(table, turns * np.array([1, 1, 2, 1])[:, None, None])
     with pytest.raises(ValueError, match=r"not a homomorphism: 1 \* 1 = 2"):
         ca.FiniteGroup(table, turns[[0, 1, 0, 1]])
+    with pytest.raises(ValueError, match="one 2x2 matrix of numbers per element"):
+        ca.FiniteGroup(table, [[1, 2], [3]])
     assert ca.FiniteGroup(table, turns) == ca.cyclic(4)
 
 
@@ -118,3 +125,60 @@ def test_groups_are_values(name: str) -> None:
         assert other.name == G.name
     assert ca.cyclic(8) != G
     assert ca.cyclic(4) != ca.cyclic(4, clockwise=True)
+
+
+def test_arrays_are_read_only_so_that_equal_groups_stay_equal() -> None:
+    G = ca.dihedral(4)
+    before = hash(G)
+    for array in (G.product, G.inverse, G.planar, G.relative, G.restrict((0, 4)).planar):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    assert hash(G) == before
+    table = np.array([[0, 1], [1, 0]])
+    Z2 = ca.FiniteGroup(table)
+    table[1, 1] = 1
+    assert Z2.product[1, 1] == 0
+
+
+def latin_square_without_associativity(order: int) -> np.ndarray:
+    """A cyclic group with two equal 2 x 2 squares of its table exchanged: rows and columns stay permutations."""
+    table = ca.cyclic(order).product.copy()
+    half = order // 2
+    for a, b in ((1, 2), (1, 2 + half), (1 + half, 2), (1 + half, 2 + half)):
+        table[a, b] = (table[a, b] + half) % order
+    return table
+
+
+def test_a_single_exchange_in_a_latin_square_is_noticed() -> None:
+    for order in (6, 8, 12, 64):
+        table = latin_square_without_associativity(order)
+        assert (np.sort(table, axis=0) == np.arange(order)[:, None]).all()
+        with pytest.raises(ValueError, match="not associative") as refusal:
+            ca.FiniteGroup(table)
+        x, a, y = (int(n) for n in re.search(r"\((\d+) \* (\d+)\) \* (\d+)", str(refusal.value)).groups())
+        assert table[table[x, a], y] != table[x, table[a, y]]
+
+
+def test_large_groups_are_verified_quickly() -> None:
+    """A safety net far above the measured half second for 1024 elements; looking at all triples took minutes."""
+    start = time.process_time()
+    assert ca.cyclic(1024).order == ca.dihedral(512).order == ca.direct_product("C32", "C32").order == 1024
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize("wrong", [9, -1, 1.0, True, None, "1", float("nan")])
+def test_only_indices_are_elements(wrong: object) -> None:
+    G = ca.cyclic(4)
+    for use in (
+        G.describe,
+        lambda g: G.generate([g]),
+        lambda g: G.left_cosets((0, g)),
+        lambda g: ca.nn.GroupPool(G, over=(0, g)),
+    ):
+        with pytest.raises(ValueError, match="C4 has elements 0 to 3, got"):
+            use(wrong)
+    for use in (G.generate, G.restrict, lambda elements: ca.nn.GroupPool(G, over=elements)):
+        with pytest.raises(ValueError, match=r"expected several elements of C4, such as \(0,\), got 2"):
+            use(2)
+    assert G.generate(np.array([2])) == (0, 2)
+    assert G.describe(np.int64(1)) == "turn 90°"

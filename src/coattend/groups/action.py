@@ -3,38 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coattend.groups.families import get_group
+from coattend.groups.filters import Interpolation
 from coattend.groups.finite_group import FiniteGroup, quarter_turn
 
 
-def transform_image(x: Tensor, group: FiniteGroup, g: int, interpolation: str = "bicubic") -> Tensor:
+def transform_image(x: Tensor, group: FiniteGroup | str, g: int, interpolation: Interpolation = "bicubic") -> Tensor:
     """Move the last two axes of ``x`` by element g: ``(g.x)(u) = x(g^-1 u)``.
 
     Quarter turns and flips are exact and turn rectangles too. Other angles keep the frame, turn about its centre,
     interpolate, and take zeros from beyond the border. A group without a planar action leaves images alone.
     """
-    if group.planar is None:
+    group = get_group(group)
+    _check_axes(x, 2, "an image (..., height, width)")
+    matrix = None if group.planar is None else group.planar[group.verified_element(g)]
+    if matrix is None:
         return x
-    exact = quarter_turn(group.planar[g])
+    exact = quarter_turn(matrix)
     if exact is not None:
         mirrored, turns = exact
         return torch.rot90(torch.flip(x, (-1,)) if mirrored else x, turns, (-2, -1))
-    return _interpolated(x, group.planar[g].T, interpolation)
+    _check_interpolation(x, interpolation, group.describe(g))
+    return _interpolated(x, matrix.T, interpolation)
 
 
 def transform_map(
-    x: Tensor, group: FiniteGroup, g: int, interpolation: str = "bicubic", over: Iterable[int] = (0,)
+    x: Tensor,
+    group: FiniteGroup | str,
+    g: int,
+    interpolation: Interpolation = "bicubic",
+    over: Iterable[int] = (0,),
 ) -> Tensor:
     """Move a map (batch, channels, group, height, width): ``(g.x)[..., h, :, :] = g.(x[..., g^-1 h, :, :])``.
 
     With a subgroup K in ``over`` the group axis holds the left cosets aK instead of single elements.
     """
-    source = torch.tensor(group.coset_action(over)[group.inverse[g]], device=x.device)
+    group = get_group(group)
+    _check_axes(x, 3, "a map (..., group, height, width)")
+    sources = group.coset_action(over)[group.inverse[group.verified_element(g)]]
+    if x.shape[-3] != len(sources):
+        raise ValueError(
+            f"transform_map expects a group axis of {len(sources)} for {group.name}, got {tuple(x.shape)}; pass the "
+            "group of the map, or over=K if the axis holds the left cosets of a subgroup K."
+        )
+    source = torch.tensor(sources, device=x.device)
     return transform_image(x.index_select(-3, source), group, g, interpolation)
+
+
+def _check_axes(x: Tensor, axes: int, expected: str) -> None:
+    if not isinstance(x, Tensor) or x.ndim < axes:
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"expected {expected} as a tensor, got {got}.")
+
+
+def _check_interpolation(x: Tensor, interpolation: str, move: str) -> None:
+    if interpolation not in get_args(Interpolation):
+        raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {interpolation!r}.")
+    if not x.is_floating_point() or x.numel() == 0:
+        raise ValueError(
+            f"{move} interpolates between pixels: expected real numbers and at least one pixel, got {x.dtype} "
+            f"{tuple(x.shape)}; convert the image (x.float())."
+        )
 
 
 def _interpolated(x: Tensor, inverse_matrix: object, interpolation: str) -> Tensor:

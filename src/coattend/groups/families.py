@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coattend.groups.axioms import check_order
 from coattend.groups.finite_group import FiniteGroup
+from coattend.groups.integers import whole_number
 
 WALLPAPER_NAMES = {"z2": "C1", "p4": "C4", "p4m": "D4"}
 
@@ -19,6 +22,7 @@ def cyclic(n: int, *, clockwise: bool = False) -> FiniteGroup:
     [1, 2, 3, 0]
     """
     order = _verified_order(n, "cyclic")
+    check_order(order, f"C{order}")
     r = np.arange(order)
     steps = -r if clockwise else r
     name = f"C{order} clockwise" if clockwise else f"C{order}"
@@ -32,6 +36,7 @@ def dihedral(n: int) -> FiniteGroup:
     (7, 5)
     """
     order = _verified_order(n, "dihedral")
+    check_order(2 * order, f"D{order}")
     mirror, r = np.divmod(np.arange(2 * order), order)
     turn = (r[:, None] + np.where(mirror, -1, 1)[:, None] * r) % order  # M R^b = R^-b M
     table = order * (mirror[:, None] ^ mirror) + turn
@@ -39,12 +44,14 @@ def dihedral(n: int) -> FiniteGroup:
     return FiniteGroup(table, _rotations(r, order) @ flips[mirror], name=f"D{order}")
 
 
-def direct_product(a: FiniteGroup, b: FiniteGroup, planar: ArrayLike | None = None) -> FiniteGroup:
+def direct_product(a: FiniteGroup | str, b: FiniteGroup | str, planar: ArrayLike | None = None) -> FiniteGroup:
     """All pairs (i, j), numbered ``b.order * i + j``.
 
     How two factors move one plane together is not determined by how each moves it alone, so the product carries
     an action only if ``planar`` gives one.
     """
+    a, b = get_group(a), get_group(b)
+    check_order(a.order * b.order, f"{a.name} x {b.name}")
     i, j = np.divmod(np.arange(a.order * b.order), b.order)
     table = b.order * a.product[i[:, None], i] + b.product[j[:, None], j]
     return FiniteGroup(table, planar, name=f"{a.name} x {b.name}")
@@ -60,14 +67,18 @@ def get_group(group: str | FiniteGroup) -> FiniteGroup:
         return group
     if not isinstance(group, str):
         raise ValueError(f"expected a group or a group's name, got {type(group).__name__}: {group!r}.")
-    match = re.fullmatch(r"([CD])([1-9]\d*)( CLOCKWISE)?", WALLPAPER_NAMES.get(group.lower(), group.upper()))
+    match = re.fullmatch(r"([CD])([1-9]\d{0,8})( CLOCKWISE)?", WALLPAPER_NAMES.get(group.lower(), group.upper()))
     if match is None or (match[3] and match[1] == "D"):
         raise ValueError(
             f"unknown group {group!r}; expected z2, p4, p4m, Cn for rotations or Dn for rotations and mirrors "
             "(for example C8 or D6), or a FiniteGroup."
         )
-    family, n, clockwise = match.groups()
-    return cyclic(int(n), clockwise=clockwise is not None) if family == "C" else dihedral(int(n))
+    return _by_name(match[1], int(match[2]), match[3] is not None)
+
+
+@functools.lru_cache(maxsize=32)  # every layer of a network asks for the same one
+def _by_name(family: str, n: int, clockwise: bool) -> FiniteGroup:
+    return cyclic(n, clockwise=clockwise) if family == "C" else dihedral(n)
 
 
 def _rotations(steps: NDArray[np.int64], order: int) -> NDArray[np.float64]:
@@ -76,6 +87,7 @@ def _rotations(steps: NDArray[np.int64], order: int) -> NDArray[np.float64]:
 
 
 def _verified_order(n: int, family: str) -> int:
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+    order = whole_number(n)
+    if order is None or order < 1:
         raise ValueError(f"{family}(n) expects a whole number of rotations n >= 1, got {n!r}.")
-    return int(n)
+    return order

@@ -14,13 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coattend.groups.families import get_group
 from coattend.groups.finite_group import FiniteGroup
+from coattend.groups.integers import whole_number
 
 Interpolation = Literal["bilinear", "bicubic"]
+LARGEST_TABLE = 2**27  # entries, a gigabyte
 
 
 def filter_turns(
-    group: FiniteGroup,
+    group: FiniteGroup | str,
     kernel_size: int,
     interpolation: Interpolation = "bicubic",
     dtype: torch.dtype | None = None,
@@ -33,12 +36,21 @@ def filter_turns(
     """
     if interpolation not in get_args(Interpolation):
         raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {interpolation!r}.")
+    group, size = get_group(group), whole_number(kernel_size)
+    if size is None or size < 1:
+        raise ValueError(f"kernel_size must be a whole number of at least 1, got {kernel_size!r}.")
     if group.planar is None:
         raise ValueError(
             f"{group.name} is a bare table: it does not say how its elements move a filter. Pass FiniteGroup(table, "
             "planar=...) with an orthogonal 2x2 matrix per element, or use cyclic(n) or dihedral(n)."
         )
-    table = _turn_table(group, kernel_size, interpolation)
+    entries = group.order * size ** (2 if group.is_exact else 4)
+    if entries > LARGEST_TABLE:
+        raise ValueError(
+            f"a {size} x {size} kernel in {group.order} poses needs a table of {entries} numbers, more than "
+            f"{LARGEST_TABLE}; use a smaller kernel or a smaller group."
+        )
+    table = _turn_table(group, size, interpolation)
     return torch.tensor(table) if group.is_exact else torch.tensor(table, dtype=dtype or torch.get_default_dtype())
 
 
@@ -46,7 +58,9 @@ def filter_turns(
 def _turn_table(group: FiniteGroup, kernel_size: int, interpolation: Interpolation) -> NDArray[Any]:
     assert group.planar is not None
     if group.is_exact:
-        return np.stack([_tap_permutation(m, kernel_size) for m in group.planar])
+        permutations = np.stack([_tap_permutation(m, kernel_size) for m in group.planar])
+        permutations.setflags(write=False)
+        return permutations
 
     # Each right coset H g of the exact subgroup H is interpolated once and then permuted, so that turns by H commute
     # with the layer bit for bit in every precision, whatever the rounding of the interpolation weights.
@@ -57,6 +71,7 @@ def _turn_table(group: FiniteGroup, kernel_size: int, interpolation: Interpolati
         interpolated = _interpolation_matrix(group.planar[representative], kernel_size, interpolation)
         for h in group.exact_elements:
             turns[group.product[h, representative]] = interpolated[_tap_permutation(group.planar[h], kernel_size)]
+    turns.setflags(write=False)
     return turns
 
 

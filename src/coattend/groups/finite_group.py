@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-IntTable = NDArray[np.int64]
+from coattend.groups.axioms import IntTable, verified_action, verified_table
+from coattend.groups.integers import whole_number
+
 Subgroup = tuple[int, ...]
 
 
@@ -18,7 +20,8 @@ class FiniteGroup:
 
     ``product[g, h]`` is the element that acts like h first, then g. The axioms are verified here, so every
     other part of the library may rely on them. ``planar[g]`` is the orthogonal 2x2 matrix with which g moves
-    the plane (x to the right, y up); a group without one works everywhere but in the spatial layers.
+    the plane (x to the right, y up); a group without one works everywhere but in the spatial layers. Groups are values:
+    their arrays are read-only.
 
     >>> klein = FiniteGroup([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]])
     >>> klein.order, int(klein.product[1, 2]), klein.inverse.tolist()
@@ -26,10 +29,10 @@ class FiniteGroup:
     """
 
     def __init__(self, table: ArrayLike, planar: ArrayLike | None = None, *, name: str | None = None) -> None:
-        self.product = _verified_table(table)
+        self.product = _read_only(verified_table(table))
         self.order = len(self.product)
-        self.inverse: IntTable = np.argmin(self.product, axis=1)
-        self.planar = None if planar is None else _verified_action(planar, self.product)
+        self.inverse: IntTable = _read_only(np.argmin(self.product, axis=1))
+        self.planar = None if planar is None else _read_only(verified_action(planar, self.product))
         self.name = name or f"group of order {self.order}"
 
     @property
@@ -40,7 +43,7 @@ class FiniteGroup:
     @cached_property
     def relative(self) -> IntTable:
         """``relative[g, h] = g^-1 h``: pose h as seen from pose g."""
-        return self.product[self.inverse]
+        return _read_only(self.product[self.inverse])
 
     @cached_property
     def exact_elements(self) -> Subgroup:
@@ -56,7 +59,7 @@ class FiniteGroup:
 
     def generate(self, elements: Iterable[int]) -> Subgroup:
         """The smallest subgroup that holds ``elements``."""
-        generators = self._element_indices(elements)
+        generators = self.verified_elements(elements)
         found = {0}
         frontier = {0}
         while frontier:
@@ -75,17 +78,18 @@ class FiniteGroup:
 
     def verified_subgroup(self, elements: Iterable[int]) -> Subgroup:
         """``elements``, sorted, after checking that they form a subgroup."""
-        subgroup = tuple(sorted(set(self._element_indices(elements))))
-        for a in subgroup:
-            for b in subgroup:
-                if int(self.product[a, b]) not in subgroup:
-                    raise ValueError(
-                        f"{list(subgroup)} is not a subgroup of {self.name}: {a} * {b} = "
-                        f"{int(self.product[a, b])} is missing; the smallest subgroup with these elements is "
-                        f"{list(self.generate(subgroup))} (group.generate finds it)."
-                    )
+        subgroup = tuple(sorted(set(self.verified_elements(elements))))
         if not subgroup:
             raise ValueError("a subgroup holds at least the identity, got no element; pass (0,) for it.")
+        products = self.product[np.ix_(subgroup, subgroup)]
+        missing = np.argwhere(~np.isin(products, subgroup))
+        if len(missing):
+            a, b = (subgroup[i] for i in missing[0])
+            raise ValueError(
+                f"{list(subgroup)} is not a subgroup of {self.name}: {a} * {b} = "
+                f"{int(self.product[a, b])} is missing; the smallest subgroup with these elements is "
+                f"{list(self.generate(subgroup))} (group.generate finds it)."
+            )
         return subgroup
 
     def left_cosets(self, subgroup: Iterable[int]) -> IntTable:
@@ -116,6 +120,7 @@ class FiniteGroup:
 
     def describe(self, g: int) -> str:
         """What element g does to an image, in words."""
+        g = self.verified_element(g)
         if g == 0:
             return "identity"
         if self.planar is None:
@@ -129,21 +134,36 @@ class FiniteGroup:
             return turn if degrees else "no move"
         return f"mirror, {turn}" if degrees else "mirror"
 
-    def _element_indices(self, elements: Iterable[int]) -> list[int]:
-        indices = [int(g) for g in elements]
-        for g in indices:
-            if not 0 <= g < self.order:
-                raise ValueError(f"{self.name} has elements 0 to {self.order - 1}, got {g}.")
-        return indices
+    def verified_element(self, g: object) -> int:
+        """``g`` as an int, after checking that it is an element's index."""
+        index = whole_number(g)
+        if index is None or not 0 <= index < self.order:
+            raise ValueError(f"{self.name} has elements 0 to {self.order - 1}, got {g!r}.")
+        return index
 
-    def _key(self) -> tuple[bytes, bytes | None]:
-        return self.product.tobytes(), None if self.planar is None else self.planar.tobytes()
+    def verified_elements(self, elements: object) -> list[int]:
+        """``elements`` as a list of ints, after checking that they are elements' indices."""
+        if not isinstance(elements, Iterable) or isinstance(elements, str):
+            raise ValueError(f"expected several elements of {self.name}, such as (0,), got {elements!r}.")
+        return [self.verified_element(g) for g in elements]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.product.tobytes(), None if self.planar is None else self.planar.tobytes()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FiniteGroup) and self._key() == other._key()
+        if self is other:
+            return True
+        if not isinstance(other, FiniteGroup) or (self.planar is None) != (other.planar is None):
+            return False
+        same_action = self.planar is None or np.array_equal(self.planar, other.planar)  # type: ignore[arg-type]
+        return same_action and np.array_equal(self.product, other.product)
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return self._hash
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FiniteGroup:
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.product, self.planar, self.name)
@@ -171,71 +191,6 @@ def _cosets(product: IntTable, subgroup: Sequence[int]) -> IntTable:
     return np.unique(rows, axis=0)
 
 
-def _verified_table(table: ArrayLike) -> IntTable:
-    array = np.asarray(table)
-    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
-        raise ValueError(
-            f"a multiplication table is square, one row and column per element, got shape {array.shape}; "
-            "product[g, h] must hold the index of g * h."
-        )
-    if not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"a multiplication table holds integer element indices, got dtype {array.dtype}.")
-    product = array.astype(np.int64)
-    order = len(product)
-
-    outside = np.argwhere((product < 0) | (product >= order))
-    if len(outside):
-        a, b = outside[0]
-        raise ValueError(f"not closed: {a} * {b} = {product[a, b]}, but the elements are 0 to {order - 1}.")
-
-    everything = np.arange(order)
-    not_neutral = np.argwhere((product[0] != everything) | (product[:, 0] != everything))
-    if len(not_neutral):
-        for e in everything:
-            if (product[e] == everything).all() and (product[:, e] == everything).all():
-                raise ValueError(
-                    f"the identity must be element 0, here it is element {e}; swap the two in the table's rows, "
-                    "columns and entries."
-                )
-        a = int(not_neutral[0, 0])
-        raise ValueError(
-            f"no identity: element 0 should leave element {a} alone, but 0 * {a} = {product[0, a]} and "
-            f"{a} * 0 = {product[a, 0]}, and no other element is neutral."
-        )
-
-    for a in everything:  # row by row: order^2 memory at a time instead of order^3
-        differs = np.argwhere(product[product[a]] != product[a][product])
-        if len(differs):
-            b, c = differs[0]
-            raise ValueError(
-                f"not associative: ({a} * {b}) * {c} = {product[product[a, b], c]}, but "
-                f"{a} * ({b} * {c}) = {product[a, product[b, c]]}."
-            )
-
-    without_inverse = np.flatnonzero((product != 0).all(axis=1))
-    if len(without_inverse):
-        a = int(without_inverse[0])
-        raise ValueError(f"element {a} has no inverse: no h gives {a} * h = 0.")
-    return product
-
-
-def _verified_action(planar: ArrayLike, product: IntTable) -> NDArray[np.float64]:
-    matrices = np.array(planar, dtype=np.float64)
-    order = len(product)
-    if matrices.shape != (order, 2, 2):
-        raise ValueError(f"a planar action is one 2x2 matrix per element, shape {(order, 2, 2)}, got {matrices.shape}.")
-    whole = np.round(matrices)
-    matrices = np.where(np.abs(matrices - whole) < 1e-12, whole, matrices) + 0.0  # + 0.0 turns -0 into 0
-    skew = np.argwhere(~np.isclose(matrices @ matrices.transpose(0, 2, 1), np.eye(2), atol=1e-9).all(axis=(1, 2)))
-    if len(skew):
-        g = int(skew[0, 0])
-        raise ValueError(f"the matrix of element {g} is not orthogonal: {matrices[g].tolist()}.")
-    composed = np.einsum("gij,hjk->ghik", matrices, matrices)
-    broken = np.argwhere(~np.isclose(matrices[product], composed, atol=1e-9).all(axis=(2, 3)))
-    if len(broken):
-        g, h = broken[0]
-        raise ValueError(
-            f"the action is not a homomorphism: {g} * {h} = {product[g, h]}, but the matrix of element "
-            f"{product[g, h]} is not that of {g} times that of {h}; each product must move the plane like h, then g."
-        )
-    return matrices
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.setflags(write=False)
+    return array
