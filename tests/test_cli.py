@@ -72,7 +72,7 @@ def test_check_passes_fails_and_explains(tmp_path: Path) -> None:
         (("evaluate", "/"), "is not a run folder"),
         (("evaluate", "nowhere.safetensors"), "there is no file nowhere.safetensors"),
         (("predict", "nowhere.safetensors", "a.png"), "there is no file nowhere.safetensors"),
-        (("data", "fetch"), "fetch what?"),
+        (("data", "fetch"), "data fetch expects the name of a data set"),
         (("data", "fetch", "mnits"), "mnist"),
         (("reproduce", "p4cn"), "did you mean p4cnn"),
         (("check", "p4cnn", "--size", "5"), "larger than the padded map of 1 x 1; pass larger images"),

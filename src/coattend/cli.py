@@ -64,10 +64,12 @@ def data(action: tyro.conf.Positional[Literal["list", "fetch"]], name: tyro.conf
         console().print(data_table(datasets.available()))
         return 0
     if name is None:
-        raise ValueError("fetch what? `coattend data list` shows the names.")
+        raise ValueError("data fetch expects the name of a data set; `coattend data list` shows the names.")
     with fetch_progress() as progress:
         path = datasets.fetch(name, progress=progress)
     say(f"{name} is at {path}")
+    if (note := datasets.substitute(name, path)) is not None:
+        say(note)
     return 0
 
 

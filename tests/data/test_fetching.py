@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coattend.data import DataError, available, fetch, load_data, mnist
+from coattend.data import DataError, available, fetch, load_data, mnist, substitute
 from coattend.data.catalog import ENTRIES, MINI_FILE
 from coattend.data.download import SourceError
 from coattend.data.sources import NpmPackage, PipPackage, Source, Web
@@ -55,7 +55,11 @@ def test_rotated_mnist_is_made_from_mnist_where_the_original_cannot_be_had(
 ) -> None:
     use(monkeypatch, "mnist", Web(server.address, mnist.IDX_FILES))
     use(monkeypatch, "rotated-mnist", Web(server.address, ("mnist_rotation_new.zip",)))
-    fetch("rotated-mnist")
+    seen: list[tuple[str, int, int | None]] = []
+    path = fetch("rotated-mnist", progress=lambda *step: seen.append(step))
+    assert "so this is a substitute" in (substitute("rotated-mnist", path) or "")
+    assert substitute("mnist", fetch("mnist")) is None
+    assert seen[-1] == ("turning digits", 80 * 784, 80 * 784)
     first = load_data("rotated-mnist")
     assert [len(part) for part in first.splits().values()] == [40, 10, 30]
     assert first.provenance == "generated from MNIST (seed 2020)"
@@ -222,5 +226,5 @@ def test_what_a_killed_writer_left_is_cleared(
 
 def test_mini_needs_no_fetching_and_unknown_names_get_the_nearest(folder: Path) -> None:
     assert fetch("mini") == MINI_FILE
-    with pytest.raises(DataError, match="unknown data set 'cifar'; did you mean 'cifar10'?"):
+    with pytest.raises(DataError, match=r"unknown data set 'cifar' \(did you mean 'cifar10'\?\)"):
         fetch("cifar")

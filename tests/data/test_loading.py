@@ -20,7 +20,9 @@ def test_a_missing_set_names_the_command_and_the_folder(folder: Path, name: str)
 
 
 def test_unknown_names_and_paths(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="unknown data set 'rotated_mnist'; did you mean 'rotated-mnist'?"):
+    with pytest.raises(
+        DataError, match=r"unknown data set 'rotated_mnist' \(did you mean 'rotated-mnist'\?\); there are"
+    ):
         load_data("rotated_mnist")
     for path in (tmp_path / "nothing", str(tmp_path / "nothing"), "nothing.npz"):
         with pytest.raises(DataError, match="does not exist; expected an image folder, an .npz, or one of mini"):

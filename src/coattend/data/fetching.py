@@ -34,6 +34,17 @@ def fetch(name: str, folder: Path | None = None, *, progress: Progress | None = 
     return path
 
 
+def substitute(name: str, path: Path) -> str | None:
+    """What a person should know of a fetched file that is not the original; None if it is."""
+    if name == MINI or path.name != get_entry(name).generated(path.parent).name:
+        return None
+    return (
+        f"The original {name} could not be fetched, so this is a substitute of the same sizes, made from MNIST: other "
+        f"digits, turned by other angles. Error rates are comparable, not the same. To use the original, put "
+        f"{rotated_mnist.ARCHIVE} into {path.parent.parent} and fetch again."
+    )
+
+
 def _fetched(entry: Entry, folder: Path, progress: Progress, tried: list[str]) -> Path | None:
     original, generated = entry.original(folder), entry.generated(folder)
     with _alone(folder / entry.name):
@@ -80,9 +91,15 @@ def _made_anew(folder: Path, progress: Progress, tried: list[str]) -> Dataset | 
     if path is None:
         return None
     pool = whole_pool(read_dataset(path, "mnist", "run `coattend data fetch mnist`"))
-    progress("turning digits", 0, None)
     sizes = (rotated_mnist.TRAIN, rotated_mnist.VALID, rotated_mnist.TEST)
-    return rotated_mnist.generate(pool, sizes, rotated_mnist.SEED)
+    pixels = pool.images[0].numel()
+
+    def report(images: int) -> None:
+        progress("turning digits", images * pixels, sum(sizes) * pixels)
+
+    dataset = rotated_mnist.generate(pool, sizes, rotated_mnist.SEED, report=report)
+    report(sum(sizes))
+    return dataset
 
 
 def _is_sound(path: Path, entry: Entry) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -43,14 +43,20 @@ def read_files(directories: Sequence[Path]) -> Dataset | None:
     return None
 
 
-def generate(pool: Split, sizes: tuple[int, int, int], seed: int, name: str = "rotated-mnist") -> Dataset:
+def generate(
+    pool: Split,
+    sizes: tuple[int, int, int],
+    seed: int,
+    name: str = "rotated-mnist",
+    report: Callable[[int], None] | None = None,
+) -> Dataset:
     """Disjoint splits of upright digits (n, 1, height, width), each turned once by a uniformly random angle."""
     if sum(sizes) > len(pool):
         raise ValueError(f"expected at least {sum(sizes):,} images for splits of {sizes}, got {len(pool):,}.")
     drawn = np.random.RandomState(seed)  # its stream is frozen for all time, default_rng's is not
     chosen = drawn.permutation(len(pool))[: sum(sizes)]
     degrees = drawn.uniform(0, 360, size=len(chosen))
-    images = as_tensor(turned(pool.images.numpy()[chosen, 0], degrees)[:, None])
+    images = as_tensor(turned(pool.images.numpy()[chosen, 0], degrees, report)[:, None])
     labels = as_tensor(pool.labels.numpy()[chosen])
     train, valid, test = map(Split, images.split(sizes), labels.split(sizes))
     return Dataset(name, train, valid, test, CLASSES, provenance=f"generated from MNIST (seed {seed})")

@@ -30,15 +30,16 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Web:
-    """Files below one address, all of which are needed."""
+    """Files below one address, all of which are needed and none of which has more than ``largest`` bytes."""
 
     address: str
     files: tuple[str, ...]
+    largest: int = 1 << 28
 
     def deliver(self, into: Path, progress: Progress) -> None:
         """Download each file that is not there yet."""
         for file in self.files:
-            download(f"{self.address}/{file}", into / file, progress)
+            download(f"{self.address}/{file}", into / file, progress, self.largest)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,19 +11,26 @@ MARGIN = 6  # pixels of background around the image; spline coefficients fade by
 CHUNK = 500  # images turned at once
 
 
-def turned(images: NDArray[np.uint8], degrees: NDArray[np.float64]) -> NDArray[np.uint8]:
+def turned(
+    images: NDArray[np.uint8], degrees: NDArray[np.float64], report: Callable[[int], None] | None = None
+) -> NDArray[np.uint8]:
     """Images (n, height, width) on a background of 0, each turned counter-clockwise about its centre.
 
     Interpolates with cubic B-splines through the pixels, then rounds to 0..255. Sharper than cubic convolution, which
     in turn is sharper than bilinear; a multiple of 90 degrees gives ``rot90`` exactly if the image is square.
+    ``report`` is called with the number of images done.
     """
     if images.dtype != np.uint8 or images.ndim != 3 or degrees.shape != images.shape[:1]:
         raise ValueError(
             f"turned expects uint8 images (n, height, width) and n angles, got {images.dtype} {images.shape} and "
             f"{degrees.shape}."
         )
-    chunks = [slice(start, start + CHUNK) for start in range(0, len(images), CHUNK)]
-    return np.concatenate([images[:0], *(_turned_chunk(images[chunk], degrees[chunk]) for chunk in chunks)])
+    done = [images[:0]]
+    for start in range(0, len(images), CHUNK):
+        if report is not None:
+            report(start)
+        done.append(_turned_chunk(images[start : start + CHUNK], degrees[start : start + CHUNK]))
+    return np.concatenate(done)
 
 
 def _turned_chunk(images: NDArray[np.uint8], degrees: NDArray[np.float64]) -> NDArray[np.uint8]:
