@@ -47,7 +47,7 @@ def saved(tmp_path: Path, fit: str = "resize", poison: bool = False) -> Path:
     torch.manual_seed(0)
     network = ca.create_model("p4cnn", width=2, num_classes=3)
     if poison:
-        torch.nn.init.constant_(next(network.parameters()), float("nan"))
+        torch.nn.init.constant_(next(network.parameters()), 3e38)  # sums overflow
     preprocessing = make_preprocessing(["scalar"]).fit(data.train.images)
     metadata = {
         "preprocessing": json.dumps({"steps": ["scalar"], "clip": None}),
