@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import coattend as ca
+from coattend.__main__ import run
 from coattend.cli import main
 from coattend.data import load_data
 
@@ -119,3 +121,56 @@ def test_train_evaluate_and_predict_work_together(tmp_path: Path) -> None:
 def test_data_list_shows_all() -> None:
     listed = coattend("data", "list").stdout
     assert all(name in listed for name in ("mini", "rotated-mnist", "mnist", "cifar10"))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            OSError(28, "No space left on device", "here/report.html"),
+            "coattend: here/report.html: No space left on device.",
+        ),
+        (OSError("timed out"), "coattend: timed out."),
+        (MemoryError("Unable to allocate 3 TiB"), "coattend: not enough memory (Unable to allocate 3 TiB); take"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["coattend", "models"])
+    monkeypatch.setattr("coattend.cli.app.cli", fail)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize(("verb", "resumes"), [("train", True), ("compare", True), ("report", False), ("bench", False)])
+def test_ctrl_c_promises_to_go_on_only_where_it_does(
+    verb: str, resumes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["coattend", verb])
+    monkeypatch.setattr("coattend.cli.app.cli", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    said = capsys.readouterr().err
+    assert "stopped" in said
+    assert ("the same command goes on" in said) == resumes
+
+
+def test_nothing_is_interrupted_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("coattend.__main__.main", lambda: sys.exit(0))
+    try:
+        with pytest.raises(SystemExit):
+            run()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)

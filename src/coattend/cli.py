@@ -83,6 +83,7 @@ def train(
     fit: Fit | None = None,
     settings: Settings = (),
     folder: Path = Path("runs"),
+    name: str | None = None,
     accelerator: str = "auto",
     devices: int = 1,
     nodes: int = 1,
@@ -98,6 +99,7 @@ def train(
         fit: resize scales the shorter side to size and cuts the longer one at both ends; crop cuts the centre.
         settings: Change a field of the recipe; may be repeated.
         folder: Where run folders live.
+        name: A short name for the run's folder, instead of data, network and recipe.
         accelerator: cpu, cuda, mps or auto.
         devices: Processes on this machine.
         nodes: Machines.
@@ -106,11 +108,11 @@ def train(
     from coattend.train import train as train_one
 
     chosen = changed(get_recipe(recipe or _default_recipe(data), model, data), _fitting(size, fit, settings))
-    result = train_one(model, chosen, seed, folder, accelerator=accelerator, devices=devices, nodes=nodes)
+    result = train_one(model, chosen, seed, folder, name=name, accelerator=accelerator, devices=devices, nodes=nodes)
     if not _leads():
         return 0
     protocol, error = headline(result)
-    where = RunFolder.of(folder, model, chosen, seed).path
+    where = RunFolder.of(folder, model, chosen, seed, name).path
     state = "was finished before; nothing done" if result.get("was_finished") else "finished"
     chosen_on = "epoch chosen on validation" if protocol == "valid" else "last epoch"
     say(f"{state}: test error {error:.2f}% ({chosen_on}), {where}")
@@ -134,7 +136,7 @@ def compare(
     """Train networks side by side and tell whether they differ: the first is what the others are measured against.
 
     Args:
-        models: Two or more names, with options behind a colon if wanted.
+        models: Names of networks, with options behind a colon if wanted.
         seeds: Seeds, separated by commas.
         data: A data set's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
         recipe: quick, house or paper; by default quick on mini and house elsewhere.
@@ -425,8 +427,14 @@ def main() -> None:
         if (remedy := missing(error)) is None:
             raise
         _end(f"coattend: {remedy}", 2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _end(f"coattend: {where}{error.strerror or error}.", 2)
+    except MemoryError as error:
+        _end(f"coattend: not enough memory ({error or 'none left'}); take a smaller network, batch or images.", 2)
     except KeyboardInterrupt:
-        _end("\ncoattend: stopped; the same command goes on from the last whole epoch.", 130)
+        resumes = sys.argv[1] in ("train", "compare", "reproduce")
+        _end("\ncoattend: stopped" + ("; the same command goes on from the last whole epoch." if resumes else "."), 130)
 
 
 def _end(message: str, code: int) -> NoReturn:

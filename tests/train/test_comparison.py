@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coattend.train import compare
+from coattend.train import RunFolder, changed, compare, comparison, get_recipe
 from coattend.train.comparison import over_images, over_seeds
 
 SMALL = ["epochs=1", "train_images=64", "test_images=40", "equivariance_every=0"]
@@ -53,3 +53,29 @@ def test_compare_trains_resumes_and_writes_down(tmp_path: Path) -> None:
     assert len(written["folders"]) == 4
     with pytest.raises(ValueError, match="without repetition"):
         compare([models[0], models[0]], [0], "quick", tmp_path)
+
+
+def test_runs_in_use_are_waited_for_after_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ["p4cnn:width=1", "z2cnn:width=2"]
+    recipe = changed(get_recipe("quick", models[0]), SMALL)
+    lock = RunFolder.of(tmp_path, models[0], recipe, 0).lock()
+    pauses = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        assert list(tmp_path.rglob("z2cnn*/*/seed0/result.json"))  # the other one is done meanwhile
+        if len(pauses) == 2:
+            lock.release()
+
+    monkeypatch.setattr(comparison.time, "sleep", sleep)
+    found = compare(models, [0], "quick", tmp_path, settings=SMALL)
+    assert [row.model for row in found.rows] == models
+    assert len(pauses) == 2
+    assert capsys.readouterr().out.count("waiting for runs that other processes train: p4cnn:width=1 seed 0") == 1
+
+
+def test_compare_without_networks_says_what_it_expects(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="compare expects the names of networks, the first to measure the others"):
+        compare([], [0], "quick", tmp_path)

@@ -21,6 +21,7 @@ def result(model: str, recipe: str, seed: int, valid: float | None, last: float)
         "model": model, "seed": seed, "provenance": "generated from MNIST (seed 2020)", "parameters": 19880,
         "recipe": recipe, "data": "rotated-mnist", "epochs": 3, "seconds": 7200.0, "seconds_per_epoch": 72.0,
         "error": {"last": last, "valid": valid, "test_optimistic": 2.0},
+        "valid_epoch": None, "valid_error": None, "equivariance_error": None,
         "tested": TESTED, "wrong": " ".join(str(image) for image in range(mistakes)),
     }  # fmt: skip
 
@@ -41,11 +42,16 @@ def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) 
         mistakes = [int(image) for image in r["wrong"].split()]
         (folder / "result.json").write_text(json.dumps({k: v for k, v in r.items() if k not in ("tested", "wrong")}))
         made_by = {"arithmetic": "x86_64 AVX2, 2 threads"} if number < 3 else {"machine": "kept by older versions"}
-        (folder / "run.json").write_text(json.dumps(made_by))
+        about = {key: r[key] for key in ("model", "seed", "provenance", "parameters")}
+        recipe = {key: r[name] for key, name in (("name", "recipe"), ("data", "data"), ("epochs", "epochs"))}
+        (folder / "run.json").write_text(json.dumps({**about, "recipe": recipe, "versions": {}, **made_by}))
         labels = np.zeros(TESTED, np.uint16)
         read = np.isin(np.arange(TESTED), mistakes).astype(np.uint16)
         np.savez_compressed(folder / "predictions.npz", labels=labels, last=read, valid=read)
-    epochs = [{"train_loss": 0.25, "seconds": 3.0}, {"train_loss": 1 / 8, "seconds": 3.0, "test_accuracy": 0.981}]
+    epochs = [
+        {"epoch": 0, "train_loss": 0.25, "seconds": 3.0},
+        {"epoch": 1, "train_loss": 1 / 8, "seconds": 3.0, "test_accuracy": 0.981},
+    ]
     (runs / "run0" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
     written = [json.loads(path.read_text()) for path in collect(runs, tmp_path)]
     assert [len(kept["wrong"].split()) for kept in written] == [23, 25, 20, 15, 19]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import coattend as ca
@@ -20,7 +22,7 @@ def test_fields_change_by_name_and_the_name_tells() -> None:
     )
     assert (recipe.epochs, recipe.lr, recipe.clip) == (3, 0.5, 2.3)
     assert (recipe.augmentation, recipe.decay_attention, recipe.clip_gradients) == (("rotate=180", "flips"), True, None)
-    assert recipe.name.startswith("house+epochs=3+lr=0.5+clip=2.3")
+    assert recipe.name.startswith("house+augmentation=rotate=180,flips+clip=2.3")
     assert Recipe.from_dict(recipe.to_dict()) == recipe
 
 
@@ -76,3 +78,55 @@ def test_size_and_fit_are_fields_of_the_recipe() -> None:
         changed(recipe, ["size=0"])
     with pytest.raises(ValueError, match="fit must be one of resize, crop, got 'stretch'"):
         changed(recipe, ["fit=stretch"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("clip_gradients=-1", "clip_gradients must be above 0, got -1"),
+        ("clip_gradients=0", "clip_gradients must be above 0"),
+        ("label_smoothing=-1", "label_smoothing must be from 0 to below 1, got -1"),
+        ("label_smoothing=2", "label_smoothing must be from 0 to below 1"),
+        ("train_images=-5", "train_images must be at least 1, got -5"),
+        ("test_images=0", "test_images must be at least 1"),
+        ("valid_images=0", "valid_images must be at least 1"),
+        ("momentum=5", "momentum must be from 0 to below 1"),
+        ("lr=-1", "lr must be above 0 and at most 1e9, got -1"),
+        ("lr=nan", "lr must be a finite number, got nan"),
+        ("lr=inf", "lr must be a finite number"),
+        ("bias_lr=nan", "bias_lr must be a finite number"),
+        ("head_lr=-1", "head_lr must be from 0 to 1e9"),
+        ("weight_decay=-1", "weight_decay must be from 0 to 1e9"),
+        ("warmup=2", "warmup must be from 0 to below 1"),
+        ("gamma=nan", "gamma must be a finite number"),
+        ("gamma=0", "gamma must be above 0"),
+        ("eps=-1", "eps must be above 0"),
+        ("clip=0", "clip must be above 0"),
+        ("explode=-1", "explode must be above 0"),
+        ("test_every=-1", "test_every must be at least 0"),
+        ("milestones=0.5,nan", "milestones must be a tuple, each item a finite number"),
+    ],
+)
+def test_values_out_of_range_are_answered(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        changed(get_recipe("quick", "p4cnn"), [setting])
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"epochs": "3"}, {"epochs": 1.5}, {"batch": True}, {"lr": "fast"}, {"data": None}, {"augmentation": "flips"}],
+)
+def test_values_of_another_kind_are_answered(field: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{next(iter(field))} must be"):
+        Recipe("own", **field)
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(ValueError, match="momentum must be above 0 for the optimizer nesterov"):
+        Recipe("own", optimizer="nesterov", momentum=0.0)
+
+
+def test_settings_are_kept_as_data_and_the_last_of_a_field_counts() -> None:
+    recipe = changed(changed(get_recipe("house", "p4cnn"), ["lr=0.5", "train_on=train+valid"]), ["lr=0.1"])
+    assert (recipe.lr, recipe.settings) == (0.1, ("lr=0.1", "train_on=train+valid"))
+    assert recipe.name == "house+lr=0.1+train_on=train+valid"

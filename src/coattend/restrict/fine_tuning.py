@@ -36,7 +36,7 @@ def fine_tune(network: EquivariantNetwork, recipe: Recipe, examples: Examples, e
             set_learning_rate(optimizer, recipe.learning_rate_factor(step, epochs * steps))
             images = augment(images, chance)
             loss = F.cross_entropy(network(images), labels, label_smoothing=recipe.label_smoothing)
-            check_loss(loss.item(), recipe.explode, step, epoch, network, images)
+            check_loss(loss.item(), recipe, step, epoch, network, images)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             if recipe.clip_gradients is not None:

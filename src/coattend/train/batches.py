@@ -64,6 +64,9 @@ def shuffled_batches(
             yield examples.images[mine], examples.labels[mine], len(joint)
 
 
+SEEDS = 2**32  # hash_seed of a larger one would not fit into the 63 bits of a generator's seed
+
+
 def hash_seed(seed: int, epoch: int, stream: int) -> int:
     """One number out of three, different for every triple that occurs."""
     return (seed * 1_000_003 + epoch) * 1_009 + stream

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from coattend.models.files import write_atomically
+from coattend.terminal import say
 from coattend.train.loop import train
 from coattend.train.outcome import headline
-from coattend.train.recipe import changed
+from coattend.train.processes import is_first
+from coattend.train.recipe import Recipe, changed
 from coattend.train.recipes import get_recipe
-from coattend.train.run_folder import RunFolder
+from coattend.train.run_files import damaged
+from coattend.train.run_folder import InUseError, RunFolder
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
+WAIT = 5.0  # seconds between looks at runs that other processes train
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def compare(
     models: Sequence[str],
     seeds: Sequence[int],
     recipe_name: str,
-    root: Path,
+    root: str | Path,
     *,
     data: str | None = None,
     settings: Sequence[str] = (),
@@ -89,15 +93,16 @@ def compare(
 
     In training by several processes, only the first returns the comparison; the others return None.
     """
-    if len(set(models)) != len(models) or len(set(seeds)) != len(seeds) or not models or not seeds:
+    if not models or not seeds:
+        raise ValueError("compare expects the names of networks, the first to measure the others against, and seeds.")
+    if len(set(models)) != len(models) or len(set(seeds)) != len(seeds):
         raise ValueError(f"compare expects models and seeds without repetition, got {list(models)} and {list(seeds)}.")
-    results: dict[str, list[dict[str, Any]]] = {}
-    folders: dict[str, list[RunFolder]] = {}
-    for model in models:
-        recipe = changed(get_recipe(recipe_name, model, data), settings)
-        results[model] = [train(model, recipe, seed, root, **placement) for seed in seeds]
-        folders[model] = [RunFolder.of(root, model, recipe, seed) for seed in seeds]
-    if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
+    root = Path(root)
+    recipes = {model: changed(get_recipe(recipe_name, model, data), settings) for model in models}
+    found = _train_all([(model, seed) for model in models for seed in seeds], recipes, root, placement)
+    results = {model: [found[model, seed] for seed in seeds] for model in models}
+    folders = {model: [RunFolder.of(root, model, recipes[model], seed) for seed in seeds] for model in models}
+    if not is_first():
         return None
     first = models[0]
     rows = tuple(
@@ -116,6 +121,27 @@ def compare(
     comparison = Comparison(sample["recipe"], sample["data"], sample["provenance"], tuple(seeds), rows, paths)
     write_atomically(root / "comparison.json", (json.dumps(asdict(comparison), indent=1) + "\n").encode())
     return comparison
+
+
+def _train_all(
+    jobs: Sequence[tuple[str, int]], recipes: dict[str, Recipe], root: Path, placement: dict[str, Any]
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """Train every model with every seed; runs that another process is training come last."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    waiting, told = list(jobs), False
+    while waiting:
+        before, waiting = waiting, []
+        for model, seed in before:
+            try:
+                found[model, seed] = train(model, recipes[model], seed, root, **placement)
+            except InUseError:
+                waiting.append((model, seed))
+        if waiting == before:
+            if not told and is_first():
+                say(f"waiting for runs that other processes train: {', '.join(f'{m} seed {n}' for m, n in waiting)}")
+            told = True
+            time.sleep(WAIT)
+    return found
 
 
 def difference(base: Sequence[RunFolder], other: Sequence[RunFolder]) -> Difference:
@@ -153,5 +179,7 @@ def _result(folder: RunFolder) -> dict[str, Any]:
 
 def wrong_images(folder: RunFolder) -> np.ndarray:
     """Which test images a finished run's network reads wrongly, at the epoch of its headline."""
-    with np.load(folder.path / "predictions.npz") as arrays:
-        return np.asarray(arrays[headline(_result(folder))[0]] != arrays["labels"])
+    arrays, protocol = folder.predictions(), headline(_result(folder))[0]
+    if protocol not in arrays:
+        raise damaged(folder.path / "predictions.npz", f"it has no {protocol}")
+    return np.asarray(arrays[protocol] != arrays["labels"])

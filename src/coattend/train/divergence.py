@@ -1,4 +1,4 @@
-"""Training that runs away: notice it, say where, and what the paper did about it."""
+"""Training that runs away: notice it, say where, and what helps."""
 
 from __future__ import annotations
 
@@ -9,21 +9,43 @@ import torch
 from torch import Tensor, nn
 
 from coattend.nn import synchronise_norms
-from coattend.train.run_folder import RunError
+from coattend.train.recipe import Recipe
+from coattend.train.run_files import RunError
 
 
-def check_loss(loss: float, limit: float, step: int, epoch: int, model: nn.Module, batch: Tensor) -> None:
-    """Stop the run if the loss is not finite or beyond the limit."""
-    if math.isfinite(loss) and loss <= limit:
+def check_loss(loss: float, recipe: Recipe, step: int, epoch: int, model: nn.Module, batch: Tensor) -> None:
+    """Stop the run if the loss is not finite or beyond the recipe's limit."""
+    if math.isfinite(loss) and loss <= recipe.explode:
         return
     synchronise_norms(model, False)  # this process alone runs the batch again; the run ends here
     name, size = largest_activation(model, batch)
-    raise RunError(
-        f"training diverged: the loss is {loss:g} at step {step} (epoch {epoch}), the largest activation {size:.3g} "
-        f"is that of {name}. Equivariant networks are more prone to this than plain ones; the paper clipped inputs to "
-        "their 99th percentile (--set clip=2.3) and lowered the learning rate (--set lr=0.01). The last good "
-        "checkpoint stays."
+    raise diverged(
+        f"the loss is {loss:g} at step {step} (epoch {epoch}), the largest activation {size:.3g} is that of {name}",
+        recipe,
     )
+
+
+def check_weights(model: nn.Module, recipe: Recipe, epoch: int) -> None:
+    """Stop the run if an update left numbers in the network that are not finite."""
+    for name, tensor in model.state_dict().items():
+        if not torch.isfinite(tensor).all():
+            raise diverged(f"{name} is not finite after epoch {epoch}", recipe)
+
+
+def check_outcome(loss: float, recipe: Recipe) -> None:
+    """Stop the run if its network's answers are not finite."""
+    if not math.isfinite(loss):
+        raise diverged(f"the test loss is {loss:g}", recipe)
+
+
+def diverged(what: str, recipe: Recipe) -> RunError:
+    """Make the error, with remedies that the recipe does not have yet."""
+    remedies = [f"lower the learning rate (--set lr={recipe.lr / 10:g})"]
+    if recipe.clip_gradients is None:
+        remedies.append("clip gradients (--set clip_gradients=1)")
+    if recipe.clip is None:
+        remedies.append("clip inputs as the paper did (--set clip=2.3)")
+    return RunError(f"training diverged: {what}. To prevent it, {' or '.join(remedies)}.")
 
 
 def largest_activation(model: nn.Module, batch: Tensor) -> tuple[str, float]:

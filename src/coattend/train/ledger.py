@@ -17,6 +17,7 @@ from coattend.train.comparison import over_images, over_seeds, wrong_images
 from coattend.train.cost import gpu_hours
 from coattend.train.outcome import headline
 from coattend.train.recipes import PAPER
+from coattend.train.run_files import read_ledger_result, read_result
 from coattend.train.run_folder import RunFolder
 
 HEADER = """# Results
@@ -50,7 +51,7 @@ def collect(runs: Path, ledger: Path) -> list[Path]:
         wrong = wrong_images(folder)
         mistakes = {"tested": len(wrong), "wrong": " ".join(str(image) for image in wrong.nonzero()[0])}
         made_by = {"arithmetic": folder.description.get("arithmetic")}  # runs begun before it was kept have none
-        kept = json.loads(path.read_text()) | made_by | mistakes | {"curves": curves(folder.history())}
+        kept = read_result(path) | made_by | mistakes | {"curves": curves(folder.history())}
         write_atomically(target, (json.dumps(kept, indent=1) + "\n").encode())
         written.append(target)
     return written
@@ -89,7 +90,7 @@ def ledger_text(results_folder: Path) -> str:
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
     """What a folder of the ledger holds, in the order of the files' names."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [read_ledger_result(path) for path in sorted(folder.glob("*.json"))]
 
 
 def _made_by(results: list[dict[str, Any]]) -> str:

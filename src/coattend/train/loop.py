@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from coattend.data import Dataset, load_data, make_augmentation
 from coattend.models import EquivariantNetwork, create_model, model_entry, read_model_file
 from coattend.nn import estimate_norm_statistics, group_convolutions, restricted_poses, synchronise_norms
-from coattend.train.batches import hash_seed, prepare, shuffled_batches
-from coattend.train.divergence import check_loss
+from coattend.train.batches import SEEDS, hash_seed, prepare, shuffled_batches
+from coattend.train.board import Board
+from coattend.train.checkpoint import DAMAGE, damaged_checkpoint
+from coattend.train.divergence import check_loss, check_outcome, check_weights
 from coattend.train.dropping import drop_poses, poses_due
 from coattend.train.evaluation import evaluate, network_error
+from coattend.train.identity import is_named, located
 from coattend.train.memory import keep_freed_memory
 from coattend.train.optimiser import make_optimizer, set_learning_rate
 from coattend.train.outcome import outcome, save_predictions, save_trained
@@ -33,55 +36,70 @@ def train(
     model_name: str,
     recipe: Recipe,
     seed: int,
-    root: Path,
+    root: str | Path,
     *,
+    name: str | None = None,
     accelerator: str = "auto",
     devices: int = 1,
     nodes: int = 1,
 ) -> dict[str, Any]:
     """Train, or go on training, or return what came out if it is trained already.
 
+    The run's folder below ``root`` is called after data, network and recipe, or, shorter, ``name``.
+
     A run that was stopped at any moment and is started again ends bit-identical, on a CPU, to one that never was: every
     epoch draws its randomness from seed and epoch alone, and a run goes on from the last whole epoch.
     """
-    folder = RunFolder.of(root, model_name, recipe, seed)
+    check_seed(seed)
+    recipe = replace(recipe, data=located(recipe.data))
+    folder = RunFolder.of(root, model_name, recipe, seed, name)
     with ExitStack() as stack:
         # -- processes, data, network: only the first process touches the run folder -----------------------------------
         fabric = launched_fabric(recipe, accelerator, devices, nodes)
         rank, world, leads = fabric.global_rank, fabric.world_size, fabric.is_global_zero
         stack.enter_context(lost_processes_named())
+        stack.enter_context(folder.writing())
         if fabric.device.type == "cpu":
             keep_freed_memory()
-        finished = by_first(fabric, lambda: folder.result)
-        if finished is not None:
-            return {**finished, "was_finished": True}
-        together(fabric, lambda: stack.enter_context(folder.lock()) if leads else None)
+
+        def finished(data: Dataset | None) -> dict[str, Any] | None:
+            result = folder.result
+            if result is not None:
+                folder.check_same(model_name, recipe, seed, data)
+                folder.drop_checkpoint()
+                result["was_finished"] = True
+            return result
+
+        # Own images are read before a result is believed: another folder may have the same name.
+        if is_named(recipe.data) and (result := by_first(fabric, lambda: finished(None))) is not None:
+            return result
         data = together(fabric, lambda: load_data(recipe.data, size=recipe.size, fit=recipe.fit))
+        if (result := by_first(fabric, lambda: finished(data))) is not None:
+            return result
         prepared = together(fabric, lambda: prepare(data, recipe, fabric.device))
         augment = make_augmentation(recipe.augmentation)
         torch.manual_seed(seed)
         network = together(fabric, lambda: build_network(model_name, data))
         synchronise_norms(network, world > 1)
         parameters = count_parameters(network)
-        by_first(fabric, lambda: folder.describe(model_name, recipe, seed, data.provenance, parameters, fabric.device))
+        together(fabric, lambda: stack.enter_context(folder.lock()) if leads else None)
+        if (result := by_first(fabric, lambda: finished(data))) is not None:  # by a process that had the lock before
+            return result
+        by_first(fabric, lambda: folder.describe(model_name, recipe, seed, data, parameters, fabric.device))
 
         # -- where to go on --------------------------------------------------------------------------------------------
         state = by_first(fabric, folder.load_checkpoint)
-        first_epoch, best = 0, None
-        if state is not None:
-            network.restrict(state.get("relative", {}))
-        plain_optimizer = make_optimizer(network, recipe)
-        if state is not None:
-            network.load_state_dict(state["model"])
-            plain_optimizer.load_state_dict(state["optimizer"])
-            first_epoch, best = state["epoch"] + 1, state["best"]
+        first_epoch, best = (0, None) if state is None else (state["epoch"] + 1, state["best"])
+        try:
+            plain_optimizer = restored(network, recipe, state)
+        except DAMAGE as error:
+            raise damaged_checkpoint(folder.checkpoint) from error
         model, optimizer = fabric.setup(network, plain_optimizer)
         losses = MeanMetric().to(fabric.device)
         accuracies = MulticlassAccuracy(len(data.classes), average="micro").to(fabric.device)
         progress = stack.enter_context(TrainingProgress(f"{model_name} seed {seed}", recipe.epochs, first_epoch, leads))
         progress.say(data.summary())
-        if leads:
-            board = stack.enter_context(SummaryWriter(folder.path / "tensorboard", purge_step=first_epoch))
+        board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
         steps_per_epoch = -(-len(prepared.train) // recipe.batch)
 
         for epoch in range(first_epoch, recipe.epochs):
@@ -109,7 +127,7 @@ def train(
                 loss = summed.item() / len(labels)
                 # The joint loss: all processes stop at the same step, as one would.
                 joint_loss = total(fabric, summed) / joint
-                check_loss(joint_loss, recipe.explode, step, epoch, network, images)
+                check_loss(joint_loss, recipe, step, epoch, network, images)
                 optimizer.zero_grad(set_to_none=True)
                 # Gradients are averaged over processes: so weighted, they are those of the joint batch's mean loss.
                 fabric.backward(summed * world / joint)
@@ -119,6 +137,7 @@ def train(
                 losses.update(loss, len(labels))
                 accuracies.update(logits.detach(), labels)
                 progress.step(epoch, (number + 1) / steps_per_epoch, loss, recipe.batch)
+            check_weights(network, recipe, epoch)
             trained = time.perf_counter() - started
 
             # -- look --------------------------------------------------------------------------------------------------
@@ -149,9 +168,8 @@ def train(
             # -- keep --------------------------------------------------------------------------------------------------
             seconds = time.perf_counter() - started
             line |= {"seconds": seconds, "images_per_second": len(prepared.train) / trained, "time": time.time()}
-            if leads:
-                for key, value in line.items():
-                    board.add_scalar(key, value, epoch)
+            if board is not None:
+                board.add(line)
             checkpoint = {
                 "model": network.state_dict(),
                 "optimizer": optimizer.state_dict(),
@@ -164,6 +182,7 @@ def train(
 
         # -- what came out ---------------------------------------------------------------------------------------------
         at_end, chosen = evaluate(fabric, model, prepared.test), None
+        check_outcome(at_end.loss, recipe)
         by_first(fabric, lambda: save_trained(network, folder.last_weights, prepared.preprocessing, recipe, data))
         if best is not None:
             network.load_state_dict(by_first(fabric, lambda: read_model_file(folder.best_weights)[1]))
@@ -176,6 +195,23 @@ def train(
             return result
 
         return by_first(fabric, finish)
+
+
+def restored(network: EquivariantNetwork, recipe: Recipe, state: dict[str, Any] | None) -> torch.optim.Optimizer:
+    """The recipe's optimiser for the network, both as they were when the state was kept; fresh without one."""
+    if state is None:
+        return make_optimizer(network, recipe)
+    network.restrict(state.get("relative", {}))
+    optimizer = make_optimizer(network, recipe)
+    network.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return optimizer
+
+
+def check_seed(seed: int) -> None:
+    """Raise unless every epoch's randomness can be drawn from this seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
+        raise ValueError(f"a seed is a whole number from 0 to {SEEDS - 1}, got {seed}.")
 
 
 def build_network(model_name: str, data: Dataset) -> EquivariantNetwork:

@@ -14,13 +14,14 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from coattend.train.recipe import Recipe
-from coattend.train.run_folder import RunError
+from coattend.train.run_files import RunError
 
 T = TypeVar("T")
 
 
 def launched_fabric(recipe: Recipe, accelerator: str, devices: int, nodes: int) -> Fabric:
     """Devices, precision and processes. Started by ``torchrun``, its numbers count; SLURM's are found by Fabric."""
+    check_placement(accelerator, devices, nodes)
     if "LOCAL_WORLD_SIZE" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
@@ -38,10 +39,32 @@ def launched_fabric(recipe: Recipe, accelerator: str, devices: int, nodes: int) 
     return fabric
 
 
+def check_placement(accelerator: str, devices: int, nodes: int) -> None:
+    """Raise unless there are such processors here; Fabric's own errors do not say what to do."""
+    there = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if accelerator not in there:
+        raise ValueError(f"accelerator must be one of {', '.join(there)}, got {accelerator!r}.")
+    if not there[accelerator]:
+        usable = ", ".join(name for name, usable in there.items() if usable)
+        raise ValueError(f"this machine has no {accelerator} device that torch can use; choose one of {usable}.")
+    for name, number in (("devices", devices), ("nodes", nodes)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}.")
+    if accelerator == "cuda" and devices > torch.cuda.device_count():
+        raise ValueError(
+            f"devices must be at most {torch.cuda.device_count()}, the GPUs of this machine, got {devices}."
+        )
+
+
 def leave_group() -> None:
     """Destroy the process group, if there is one."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks and writes: the only one, or the first of several that train as one."""
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 def together(fabric: Fabric, work: Callable[[], T]) -> T:
@@ -53,13 +76,14 @@ def together(fabric: Fabric, work: Callable[[], T]) -> T:
         value = work()
     except Exception as error:  # noqa: BLE001 (raised again below)
         failure = error
-    messages: list[str | None] = [None] * fabric.world_size
-    torch.distributed.all_gather_object(messages, None if failure is None else str(failure) or repr(failure))
+    failures: list[Exception | None] = [None] * fabric.world_size
+    shared = failure if failure is None or isinstance(failure, RunError) else RunError(str(failure) or repr(failure))
+    torch.distributed.all_gather_object(failures, shared)
     if failure is not None:
         raise failure
-    for rank, message in enumerate(messages):
-        if message is not None:
-            raise RunError(f"process {rank} of {fabric.world_size} failed: {message}")
+    for rank, other in enumerate(failures):
+        if other is not None:
+            raise other if rank == 0 else RunError(f"process {rank} of {fabric.world_size} failed: {other}")
     return value
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,6 +16,26 @@ Optimizer = Literal["adam", "adamw", "sgd", "nesterov"]
 Schedule = Literal["constant", "steps", "one-cycle"]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
 Part = Literal["train", "train+valid"]
+
+Range = tuple[str, Callable[[Any], bool]]  # what a value has to be, in words and as a test
+
+_AT_LEAST_1: Range = ("must be at least 1", lambda v: v >= 1)
+_FROM_0: Range = ("must be at least 0", lambda v: v >= 0)
+_FACTOR: Range = ("must be from 0 to 1e9", lambda v: 0 <= v <= 1e9)  # products of some still fit into float32
+_ABOVE_0: Range = ("must be above 0", lambda v: v > 0)
+_BELOW_1: Range = ("must be from 0 to below 1", lambda v: 0 <= v < 1)
+_FRACTIONS: Range = ("are fractions of the epochs, from 0 to 1", lambda v: 0 <= v <= 1)
+RANGES: dict[str, Range] = {
+    **dict.fromkeys(("epochs", "batch", "train_images", "valid_images", "test_images"), _AT_LEAST_1),
+    "size": ("is a number of pixels, at least 1", lambda v: v >= 1),
+    **dict.fromkeys(("test_every", "equivariance_every"), _FROM_0),
+    **dict.fromkeys(("attention_lr", "bias_lr", "head_lr", "weight_decay"), _FACTOR),
+    "lr": ("must be above 0 and at most 1e9", lambda v: 0 < v <= 1e9),
+    **dict.fromkeys(("eps", "clip", "clip_gradients", "gamma", "explode"), _ABOVE_0),
+    **dict.fromkeys(("momentum", "label_smoothing", "warmup"), _BELOW_1),
+    **dict.fromkeys(("milestones", "drop_poses_at"), _FRACTIONS),
+    "keep_poses": ("is a share of the relative poses, above 0 and up to 1", lambda v: 0 < v <= 1),
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,7 @@ class Recipe:
     - explode: a loss beyond this stops the run as diverged
     - keep_poses: share of the relative poses that every group convolution ends with; they drop out in equal steps
       before the epochs at drop_poses_at, fractions of all epochs, and only epochs after the last step count as best
+    - settings: the ``field=value`` texts by which :func:`changed` made it out of a named recipe
     """
 
     name: str
@@ -71,23 +93,21 @@ class Recipe:
     explode: float = 100.0
     keep_poses: float = 1.0
     drop_poses_at: tuple[float, ...] = (0.2, 0.3, 0.4)
+    settings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
-            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}.")
-        for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"size is a number of pixels, at least 1, got {self.size}.")
-        for name in ("milestones", "drop_poses_at"):
-            if any(not 0 <= fraction <= 1 for fraction in getattr(self, name)):
-                raise ValueError(f"{name} are fractions of the epochs, from 0 to 1, got {getattr(self, name)}.")
-        if not 0 < self.keep_poses <= 1:
-            raise ValueError(
-                f"keep_poses is a share of the relative poses, above 0 and up to 1, got {self.keep_poses}."
-            )
+            value = getattr(self, name)
+            if get_origin(kind) is Literal and value not in get_args(kind):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}.")
+            if not _is_of(value, kind):
+                raise ValueError(f"{name} must be {_in_words(kind)}, got {value!r}.")
+            words, holds = RANGES.get(name, ("", None))
+            values = value if isinstance(value, tuple) else (value,)
+            if holds is not None and not all(holds(v) for v in values if v is not None):
+                raise ValueError(f"{name} {words}, got {value}.")
+        if self.optimizer == "nesterov" and self.momentum == 0:
+            raise ValueError("momentum must be above 0 for the optimizer nesterov, got 0; or choose sgd.")
 
     def learning_rate_factor(self, step: int, steps: int) -> float:
         """What the schedule multiplies the learning rate by in this step of so many."""
@@ -115,24 +135,62 @@ class Recipe:
         return Recipe(**plain)
 
 
+FIELDS = tuple(field.name for field in fields(Recipe) if field.name not in ("name", "settings"))
+
+
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """The recipe with fields changed by ``field=value`` texts; its name tells what was changed.
+    """The recipe with fields changed by ``field=value`` texts; its name tells what was changed, in one order.
 
     >>> changed(Recipe("quick"), ["epochs=3", "augmentation=rotate,flips"]).name
-    'quick+epochs=3+augmentation=rotate,flips'
+    'quick+augmentation=rotate,flips+epochs=3'
     """
     hints = get_type_hints(Recipe)
-    known = [f.name for f in fields(Recipe) if f.name != "name"]
+    texts = {setting.partition("=")[0]: setting for setting in (*recipe.settings, *settings)}
+    values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"--set expects field=value, got {setting!r}.")
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=3, cutoff=0.4)
+        if key not in FIELDS:
+            close = difflib.get_close_matches(key, FIELDS, n=3, cutoff=0.4)
             hint = f" (did you mean {' or '.join(close)}?)" if close else ""
-            raise ValueError(f"a recipe has no field {key!r}{hint}; its fields are {', '.join(known)}.")
-        recipe = replace(recipe, **{key: _parsed(key, text, hints[key]), "name": f"{recipe.name}+{setting}"})
-    return recipe
+            raise ValueError(f"a recipe has no field {key!r}{hint}; its fields are {', '.join(FIELDS)}.")
+        values[key] = _parsed(key, text, hints[key])
+    own, kept = settings_of(recipe.name)[0], tuple(texts[key] for key in sorted(texts))
+    return replace(recipe, **values, name="+".join((own, *kept)), settings=kept)
+
+
+def settings_of(name: str) -> tuple[str, list[str]]:
+    """Split a name that :func:`changed` made into the recipe's own name and the settings.
+
+    For what was kept before the settings were; a plus sign is part of a value unless a field follows it.
+
+    >>> settings_of("house+epochs=3+train_on=train+valid")
+    ('house', ['epochs=3', 'train_on=train+valid'])
+    """
+    own, *settings = re.split(rf"\+(?=(?:{'|'.join(FIELDS)})=)", name)
+    return own, settings
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is what the field is declared as, numbers being finite."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(_is_of(value, choice) for choice in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is_of(item, get_args(kind)[0]) for item in value)
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_in_words(choice) for choice in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"a tuple, each item {_in_words(get_args(kind)[0])}"
+    return {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}.get(kind, "none")
 
 
 def _parsed(key: str, text: str, kind: Any) -> Any:

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import os
 import platform
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import filelock
+import numpy as np
 import torch
 
+from coattend.data import Dataset
 from coattend.models.files import write_atomically
-from coattend.train.recipe import Recipe
+from coattend.train.checkpoint import checkpoint_content, read_checkpoint
+from coattend.train.identity import data_digest, differences
+from coattend.train.recipe import Recipe, settings_of
+from coattend.train.run_files import RunError as RunError
+from coattend.train.run_files import read_description, read_history, read_predictions, read_result
 from coattend.version import __version__
 
+FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", "best.safetensors", "last.safetensors",
+         "predictions.npz")  # fmt: skip
+HALF_WRITTEN = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.\w{{8}}")  # as write_atomically names them
+LONGEST = 120  # bytes of a folder's name that is made of other names; file systems allow 255
 WALL_CLOCK = ("seconds", "images_per_second", "time")  # the fields that may differ between two equal runs
 PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
 
 
-class RunError(ValueError):
-    """A run that cannot go on; the message is meant for the user as it stands."""
+class InUseError(RunError):
+    """A run folder that another process is training in."""
 
 
 def arithmetic(device: torch.device) -> str:
@@ -45,10 +57,17 @@ class RunFolder:
     path: Path
 
     @staticmethod
-    def of(root: Path, model: str, recipe: Recipe, seed: int) -> RunFolder:
-        """Where the run of a model by a recipe with a seed lives below ``root``."""
-        parts = (Path(recipe.data).name, model, recipe.name, f"seed{seed}")
-        return RunFolder(root.joinpath(*(re.sub(r"[^\w.,=+-]+", "_", part) for part in parts)))
+    def of(root: str | Path, model: str, recipe: Recipe, seed: int, name: str | None = None) -> RunFolder:
+        """Where the run of a model by a recipe with a seed is below ``root``: in its own words, or under ``name``."""
+        if name is not None:
+            if not re.fullmatch(r"[\w.,=+-]+", name) or set(name) == {"."} or len(name.encode()) > LONGEST:
+                raise RunError(
+                    f"a run's name may have letters, digits and . , = + - _, at most {LONGEST} in all; got {name!r}."
+                )
+            return RunFolder(Path(root, name, f"seed{seed}"))
+        parts = (Path(recipe.data).name, model, recipe.name)
+        path = Path(root, *map(_bounded, parts), f"seed{seed}")
+        return RunFolder(path if path.is_dir() else _older_spelling(Path(root), parts, seed) or path)
 
     @property
     def checkpoint(self) -> Path:
@@ -74,21 +93,20 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         """What came out, if the run is finished."""
         path = self.path / "result.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        return read_result(path) if path.is_file() else None
 
     @property
     def description(self) -> dict[str, Any]:
         """What the run is: model, recipe, seed, provenance, versions."""
-        path = self.path / "run.json"
-        if not path.is_file():
-            raise RunError(
-                f"{self.path} is not a run folder: it has no run.json; expected one written by `coattend train`."
-            )
-        return json.loads(path.read_text())
+        return read_description(self.path / "run.json")
 
     def history(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        return [json.loads(line) for line in self.metrics.read_text().splitlines()] if self.metrics.is_file() else []
+        return read_history(self.metrics) if self.metrics.is_file() else []
+
+    def predictions(self) -> dict[str, np.ndarray]:
+        """Labels and predicted classes of the test images, by protocol."""
+        return read_predictions(self.path / "predictions.npz")
 
     def lock(self) -> filelock.FileLock:
         """A lock that the operating system releases when its owner dies; raises if another process holds it."""
@@ -102,35 +120,43 @@ class RunFolder:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise RunError(
+            raise InUseError(
                 f"{self.path} is in use by another process; wait for it or choose another --folder."
             ) from None
         except OSError as error:
             raise RunError(f"cannot write into {self.path}: {error.strerror}; choose another --folder.") from error
-        for half_written in self.path.glob(".*"):  # left by a process that was killed while it wrote
-            half_written.unlink()
+        for path in self.path.glob(".*"):
+            if HALF_WRITTEN.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                path.unlink()  # left by a process that was killed while it wrote
         return lock
 
+    def check_same(self, model: str, recipe: Recipe, seed: int, data: Dataset | None) -> None:
+        """Raise unless run.json describes this run; without data, as far as names tell."""
+        differing = differences(self.description, model, recipe, seed, data)
+        if differing:
+            raise RunError(
+                f"{self.path} holds another run: {', '.join(differing)} differ; choose another --folder or --name."
+            )
+
     def describe(
-        self, model: str, recipe: Recipe, seed: int, provenance: str, parameters: int, device: torch.device
+        self, model: str, recipe: Recipe, seed: int, data: Dataset, parameters: int, device: torch.device
     ) -> None:
         """Write run.json, or check that the one there is of the same run."""
-        wanted = {"model": model, "recipe": recipe.to_dict(), "seed": seed, "provenance": provenance}
         if (self.path / "run.json").is_file():
-            there = self.description
-            differing = [key for key in ("model", "seed", "provenance") if there[key] != wanted[key]]
-            # A run begun before a field existed was made as if the field had its default.
-            begun = {**Recipe(recipe.name).to_dict(), **there["recipe"]}
-            differing += [f"recipe.{k}" for k, v in recipe.to_dict().items() if begun[k] != v]
-            if differing:
-                raise RunError(
-                    f"{self.path} holds another run: {', '.join(differing)} differ; choose another --folder or "
-                    "remove it."
-                )
+            self.check_same(model, recipe, seed, data)
             return
         versions = {"coattend": __version__, "python": platform.python_version()}
         versions |= {package: metadata.version(package) for package in PACKAGES}
-        facts = {**wanted, "parameters": parameters, "versions": versions, "arithmetic": arithmetic(device)}
+        facts = {
+            "model": model,
+            "recipe": recipe.to_dict(),
+            "seed": seed,
+            "provenance": data.provenance,
+            "data_digest": data_digest(data),
+            "parameters": parameters,
+            "versions": versions,
+            "arithmetic": arithmetic(device),
+        }
         self.write("run.json", facts)
 
     def write(self, name: str, values: dict[str, Any]) -> None:
@@ -151,28 +177,79 @@ class RunFolder:
 
     def save_checkpoint(self, state: dict[str, Any], epoch: int) -> None:
         """Write the state of the run in one piece; on failure the former checkpoint stays."""
-        content = io.BytesIO()
-        torch.save(state, content)
         try:
-            write_atomically(self.checkpoint, content.getvalue())
+            write_atomically(self.checkpoint, checkpoint_content(state))
         except OSError as error:
-            free = shutil.disk_usage(self.path).free
             raise RunError(
-                f"could not write the checkpoint of epoch {epoch} into {self.path}: {error.strerror} ({free:,} bytes "
-                "free). The checkpoint before it is intact: make room and start the same command again."
+                f"could not write the checkpoint of epoch {epoch} into {self.path}: {self._reason(error)}. The "
+                "checkpoint before it is intact: make room and start the same command again."
             ) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn a write into this folder that fails into an error that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            if error.filename is not None and not Path(error.filename).is_relative_to(self.path):
+                raise
+            raise RunError(
+                f"could not write into {error.filename or self.path}: {self._reason(error)}; make room or choose "
+                "another --folder. What was written before is intact: the same command goes on with it."
+            ) from error
+
+    def _reason(self, error: OSError) -> str:
+        return f"{error.strerror or error} ({shutil.disk_usage(self.path).free:,} bytes free)"
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which is what makes a run finished, and drop the checkpoint."""
         self.write("result.json", result)
-        self.checkpoint.unlink(missing_ok=True)
+        self.drop_checkpoint()
+
+    def drop_checkpoint(self) -> None:
+        """Remove the checkpoint, which a finished run may still have if it was killed while it finished."""
+        if self.checkpoint.is_file():
+            self.checkpoint.unlink()
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The state to go on from, with metrics cut back to that moment; None for a fresh start."""
         if not self.checkpoint.is_file():
             self.metrics.unlink(missing_ok=True)
             return None
-        state: dict[str, Any] = torch.load(self.checkpoint, weights_only=True, map_location="cpu")
-        with self.metrics.open("ab") as file:
-            file.truncate(state["metrics_bytes"])
+        state = read_checkpoint(self.checkpoint)
+        measured = self.metrics.read_bytes() if self.metrics.is_file() else b""
+        if state["metrics_bytes"] > len(measured):
+            raise RunError(
+                f"{self.metrics} is shorter than when {self.checkpoint.name} was written; move {self.checkpoint.name} "
+                "away to start from the first epoch."
+            )
+        write_atomically(self.metrics, measured[: state["metrics_bytes"]])  # a link's target stays as it is
         return state
+
+
+def _plain(part: str) -> str:
+    return re.sub(r"[^\w.,=+-]+", "_", part)
+
+
+def _bounded(part: str) -> str:
+    """A folder's name for a part of any length: what does not fit becomes a digest."""
+    plain = _plain(part)
+    if len(plain.encode()) <= LONGEST:
+        return plain
+    return plain.encode()[: LONGEST - 11].decode(errors="ignore") + "~" + hashlib.sha256(part.encode()).hexdigest()[:10]
+
+
+def _older_spelling(root: Path, parts: tuple[str, str, str], seed: int) -> Path | None:
+    """Find a folder of versions that kept settings in the order of the command line, and names of any length."""
+    data, model, recipe = map(_plain, parts)
+    parent = root / data / model
+    if not os.path.isdir(parent):  # False also for names that are too long, where Path.is_dir raises
+        return None
+    wanted = _sorted_settings(recipe)
+    older = (path for path in parent.iterdir() if _sorted_settings(path.name) == wanted)
+    return next((path / f"seed{seed}" for path in sorted(older) if (path / f"seed{seed}").is_dir()), None)
+
+
+def _sorted_settings(recipe: str) -> tuple[str, list[str]]:
+    own, settings = settings_of(recipe)
+    return own, sorted(settings)

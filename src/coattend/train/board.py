@@ -1,0 +1,52 @@
+"""TensorBoard's copy of what a run measures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from coattend.terminal import console
+
+
+class Board:
+    """Scalars of every epoch; metrics.jsonl is the record, so a disk that takes no more of these stops nothing."""
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        self.folder = folder
+        self.writer: SummaryWriter | None = None
+        try:
+            self.writer = SummaryWriter(folder, purge_step=first_epoch)
+        except OSError as error:
+            self._give_up(error)
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.writer is not None:
+            try:
+                self.writer.close()
+            except OSError as failed:
+                self._give_up(failed)
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Write what an epoch measured."""
+        if self.writer is None:
+            return
+        try:
+            for key, value in line.items():
+                self.writer.add_scalar(key, value, line["epoch"])
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.writer = None
+        text = (
+            f"coattend: TensorBoard gets nothing more ({self.folder}: {error.strerror or error}); the training goes on."
+        )
+        console(stderr=True).print(text, soft_wrap=True)
