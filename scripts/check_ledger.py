@@ -23,14 +23,14 @@ import tyro
 from rich.console import Console
 
 from coattend.train import RunFolder
-from coattend.train.ledger import curves
+from coattend.train.ledger import curves, recipe_of
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 def command(result: dict[str, Any], folder: Path) -> list[str]:
     """The training behind one result."""
-    recipe, *settings = result["recipe"].split("+")
+    recipe, settings = recipe_of(result)
     changed = [word for setting in settings for word in ("--set", setting)]
     about = ["--recipe", recipe, "--data", result["data"], "--seed", str(result["seed"]), *changed]
     return [sys.executable, "-m", "coattend", "train", result["model"], *about, "--folder", str(folder)]

@@ -14,7 +14,15 @@ from coattend import data as datasets
 from coattend.data.fitting import Fit
 from coattend.export import export_file
 from coattend.extras import missing
-from coattend.report import check_network, comparison_table, data_table, fetch_progress, models_table, working
+from coattend.report import (
+    check_network,
+    comparison_table,
+    data_table,
+    fetch_progress,
+    models_table,
+    reproduction_table,
+    working,
+)
 from coattend.terminal import console, say
 from coattend.version import __version__
 
@@ -231,26 +239,29 @@ def reproduce(
     seeds: str = "0",
     settings: Settings = (),
     folder: Path = Path("runs"),
-    ledger: Path = Path("docs"),
+    ledger: Path | None = None,
 ) -> int:
-    """Train rows of Table 1 by the paper's recipes, resuming what is there, and write the ledger results.md.
+    """Train rows of Table 1 by the paper's recipes, resuming what is there, and show them beside the published figures.
 
     Args:
-        rows: Names of `coattend models`; none writes the ledger from what is there.
+        rows: Names of `coattend models`; none shows what is there.
         seeds: Seeds, separated by commas.
         settings: Change a field of the recipes; may be repeated.
         folder: Where run folders live.
-        ledger: Where results.md and the results behind it are written.
+        ledger: Where results.md and its results are written; by default a folder ledger beside the runs.
     """
-    from coattend.train import changed, collect, get_recipe, write_ledger
+    from coattend.train import changed, collect, get_recipe, reproductions, write_ledger
     from coattend.train import train as train_one
 
     for row in rows:
         for seed in _seeds(seeds):
             train_one(row, changed(get_recipe("paper", row), settings), seed, folder)
     if _leads():
-        collect(folder, ledger)
-        say(f"wrote {write_ledger(ledger)}")
+        ledger = folder / "ledger" if ledger is None else ledger
+        collect(folder, ledger, rows)
+        page = write_ledger(ledger)
+        console().print(reproduction_table(reproductions(ledger, rows, settings)))
+        say(f"wrote {page}")
     return 0
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import coattend as ca
-from coattend.train import collect, write_ledger
+from coattend import cli
+from coattend.train import changed, collect, get_recipe, reproduction, train, write_ledger
 from coattend.train.cost import gpu_hours
-from coattend.train.ledger import ledger_text
+from coattend.train.ledger import ledger_text, recipe_of
 
 TESTED = 1_000
 
@@ -73,7 +74,7 @@ def test_published_beside_measured_and_not_run_where_it_was_not(tmp_path: Path) 
     # what is no row of Table 1 is beside it, not in it: two seeds above, one here
     assert "| 2.28 |  |  | 1.90 |" in rows["p4cnn:head=max"]
     assert "`coattend compare p4cnn:head=max --recipe paper --data rotated-mnist --seeds 0`" in rows["p4cnn:head=max"]
-    assert "5 runs and 10.0 hours of training" in text
+    assert "This page is made of 5 runs, 10.0 hours of training." in text
     assert "By arithmetic: not recorded: 2 runs; x86_64 AVX2, 2 threads: 3 runs." in text
     assert ledger_text(tmp_path / "results") == text
 
@@ -141,3 +142,51 @@ def test_gpu_hours_are_what_the_convolutions_need() -> None:
 def test_the_committed_ledger_is_what_its_results_say() -> None:
     docs = Path(__file__).parents[2] / "docs"
     assert (docs / "results.md").read_text() == ledger_text(docs / "results")
+
+
+def test_settings_with_a_plus_sign_stay_whole(tmp_path: Path) -> None:
+    recipe = "house+epochs=3+train_on=train+valid"
+    old, new = result("p4cnn", recipe, 0, 2.0, 2.0), result("z2cnn", recipe, 0, 2.0, 2.0)
+    for r in (old, {**new, "settings": ["epochs=3", "train_on=train+valid"]}):
+        (tmp_path / f"{r['model']}.json").write_text(json.dumps(r))
+        assert recipe_of(r) == ("house", ["epochs=3", "train_on=train+valid"])
+    rows = [line for line in ledger_text(tmp_path).splitlines() if line.startswith(("| p4cnn", "| z2cnn"))]
+    assert len(rows) == 2
+    assert all("--set epochs=3 --set train_on=train+valid`" in row for row in rows)
+    assert all("| epochs=3, train_on=train+valid |" in row for row in rows)
+
+
+def test_runs_of_two_machines_are_not_paired(tmp_path: Path) -> None:
+    runs = {"p4cnn": "AVX2", "a_p4cnn": "AVX512", "a_p4cnn:head=mean": "AVX2"}
+    for model, arithmetic in runs.items():
+        kept = {**result(model, "house", 0, 2.0, 2.0), "arithmetic": arithmetic}
+        (tmp_path / f"{model}.json").write_text(json.dumps(kept))
+    rows = {line.split("|")[1].strip(): line for line in ledger_text(tmp_path).splitlines() if "compare" in line}
+    assert "over images" not in rows["a_p4cnn"]
+
+
+def test_one_run_is_one_run(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(result("p4cnn", "paper", 0, None, 2.0)))
+    text = ledger_text(tmp_path)
+    assert "This page is made of 1 run, 2.0 hours" in text
+    assert "By arithmetic: not recorded: 1 run.\n" in text
+
+
+def test_reproduce_shows_a_table_and_leaves_the_published_ledger_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "z2cnn.json").write_text(json.dumps(result("z2cnn", "paper", 0, None, 5.25)))
+    monkeypatch.setattr(reproduction, "OWN_RESULTS", own)
+    small = ("data=mini", "epochs=1", "train_images=32", "test_images=20", "equivariance_every=0")
+    other = changed(get_recipe("quick", "p4cnn"), ["epochs=1", "train_images=32", "test_images=20"])
+    train("p4cnn:width=1", other, 0, "runs")  # not asked for
+    assert cli.reproduce(("z2cnn",), settings=small) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (row,) = (words for words in lines if words[:1] == ["z2cnn"] and "seed" not in words)
+    (kept,) = (tmp_path / "runs" / "ledger" / "results").glob("*.json")
+    error = json.loads(kept.read_text())["error"]["last"]
+    assert row == ["z2cnn", "5.03", "5.25", f"{error:.2f}", f"{error - 5.03:+.2f}"]
+    assert not (tmp_path / "docs").exists()

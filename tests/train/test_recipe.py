@@ -130,3 +130,10 @@ def test_settings_are_kept_as_data_and_the_last_of_a_field_counts() -> None:
     recipe = changed(changed(get_recipe("house", "p4cnn"), ["lr=0.5", "train_on=train+valid"]), ["lr=0.1"])
     assert (recipe.lr, recipe.settings) == (0.1, ("lr=0.1", "train_on=train+valid"))
     assert recipe.name == "house+lr=0.1+train_on=train+valid"
+
+
+def test_quick_and_house_need_no_model() -> None:
+    assert get_recipe("quick") == get_recipe("quick", "p4cnn")
+    assert get_recipe("house", data="mini").data == "mini"
+    with pytest.raises(ValueError, match="every network has its own recipe called paper; pass the model's name too"):
+        get_recipe("paper")

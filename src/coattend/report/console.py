@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from coattend.terminal import console
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coattend.train import Comparison
+    from coattend.train import Comparison, Reproduction
 
 
 def models_table(pattern: str) -> Group:
@@ -84,6 +85,25 @@ def comparison_table(comparison: Comparison) -> Group:
         *(f"differences in percentage points, {m}" for m in sorted(methods)),
     ]
     return Group(table, *(Text(line) for line in lines))
+
+
+def reproduction_table(rows: Sequence[Reproduction]) -> Table:
+    """Rows of Table 1: test errors as published, as this library's own ledger has them, and as trained here."""
+    table = Table(title="Test error in percent, recipes of the paper", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("network", no_wrap=True)
+    for heading in ("published", "shipped", "here", "here - published"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        difference = f"{statistics.fmean(row.here) - row.published:+.2f}" if row.here else ""
+        table.add_row(row.model, f"{row.published:g}", _mean(row.shipped), _mean(row.here), difference)
+    return table
+
+
+def _mean(errors: Sequence[float]) -> str:
+    if not errors:
+        return "not run"
+    spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""
+    return f"{statistics.fmean(errors):.2f}{spread}"
 
 
 def data_table(sets: list[Available]) -> Group:

@@ -118,7 +118,8 @@ def compare(
     )
     sample = results[first][0]
     paths = tuple(str(folder.path) for model in models for folder in folders[model])
-    comparison = Comparison(sample["recipe"], sample["data"], sample["provenance"], tuple(seeds), rows, paths)
+    shown = Path(sample["data"]).name
+    comparison = Comparison(sample["recipe"], shown, sample["provenance"], tuple(seeds), rows, paths)
     write_atomically(root / "comparison.json", (json.dumps(asdict(comparison), indent=1) + "\n").encode())
     return comparison
 

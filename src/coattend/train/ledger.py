@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from coattend.models import list_models, model_entry
 from coattend.models.files import write_atomically
 from coattend.train.comparison import over_images, over_seeds, wrong_images
 from coattend.train.cost import gpu_hours
+from coattend.train.identity import is_named
 from coattend.train.outcome import headline
+from coattend.train.recipe import settings_of
 from coattend.train.recipes import PAPER
 from coattend.train.run_files import read_ledger_result, read_result
 from coattend.train.run_folder import RunFolder
@@ -27,31 +31,36 @@ percent. "last" is the error after the last epoch, "valid" that of the epoch cho
 that of the best epoch on the test images themselves: optimistic, and shown only because others report it. The figures
 in parentheses are the authors' own runs of other people's networks. Differences are paired over seeds, with a 95%
 interval; with a single seed, over the test images, which says nothing of what another seed would give. Each command
-needs `coattend data fetch rotated-mnist` (or `cifar10`) once; it resumes what was stopped, and `coattend reproduce`
-without a row writes this page anew from finished runs. "published" stands for the paper's own protocol, whatever the
-table it is printed in. GPU hours are estimates: the multiply-adds of all convolutions
-of the whole training, forward and backward, at a sustained 5e12 operations a second, and nothing else.
+needs `coattend data fetch rotated-mnist` (or `cifar10`) once; it resumes what was stopped, and `coattend reproduce
+--ledger docs` writes this page again from the finished runs in `runs`. "published" stands for the paper's own
+protocol, whatever the table it is printed in. GPU hours are estimates: the multiply-adds of all convolutions of the
+whole training, forward and backward, at a sustained 5e12 operations a second, and nothing else.
 """
 ELSEWHERE = "other_machine"
 ABOUT_ATTENTION = ("attention=", "structure=", "position=", "diagonal=", "attention_lr=", "decay_attention=")
 
 
-def collect(runs: Path, ledger: Path) -> list[Path]:
-    """Put the result of every finished run below ``runs`` into ``ledger/results``; returns what was written.
+def collect(runs: Path, ledger: Path, rows: Sequence[str] = ()) -> list[Path]:
+    """Put the results of finished runs below ``runs`` into ``ledger/results``; returns what was written.
 
-    With it go the numbers of the test images that were read wrongly, so that two runs can be compared image by image,
-    and what was measured after every epoch.
+    Only runs on data sets with a name, and, if ``rows`` are given, only those of these networks by the paper's recipe.
+    With a result go the numbers of the test images that were misclassified, so that two runs can be compared image by
+    image, and what was measured after every epoch.
     """
-    written = []
+    written: list[Path] = []
     (ledger / "results").mkdir(parents=True, exist_ok=True)
     for path in sorted(runs.rglob("result.json")):
+        result = read_result(path)
+        asked = not rows or (result["model"] in rows and recipe_of(result)[0] == "paper")
+        if not (asked and is_named(result["data"])):
+            continue
         relative = path.parent.relative_to(runs)
         target = ledger / "results" / (re.sub(r"[^\w.,=+-]+", "_", "-".join(relative.parts)) + ".json")
         folder = RunFolder(path.parent)
         wrong = wrong_images(folder)
         mistakes = {"tested": len(wrong), "wrong": " ".join(str(image) for image in wrong.nonzero()[0])}
         made_by = {"arithmetic": folder.description.get("arithmetic")}  # runs begun before it was kept have none
-        kept = read_result(path) | made_by | mistakes | {"curves": curves(folder.history())}
+        kept = result | made_by | mistakes | {"curves": curves(folder.history())}
         write_atomically(target, (json.dumps(kept, indent=1) + "\n").encode())
         written.append(target)
     return written
@@ -79,7 +88,8 @@ def ledger_text(results_folder: Path) -> str:
     reading = results_folder / "reading.md"
     words = [reading.read_text()] if reading.is_file() else []
     hours = sum(r["seconds"] for r in results) / 3600
-    spent = f"Behind this page are {len(results)} runs and {hours:.1f} hours of training on two cores."
+    runs = "1 run" if len(results) == 1 else f"{len(results)} runs"
+    spent = f"This page is made of {runs}, {hours:.1f} hours of training."
     tables = [
         _paper_table(results),
         *_other_tables(results),
@@ -96,7 +106,19 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 def _made_by(results: list[dict[str, Any]]) -> str:
     """On which arithmetic how many runs were made: with the same one a command gives the same figures again."""
     runs = Counter(r.get("arithmetic") or "not recorded" for r in results)
-    return "By arithmetic: " + "; ".join(f"{name}: {count} runs" for name, count in sorted(runs.items())) + ".\n"
+    return "By arithmetic: " + "; ".join(_counted(name, count) for name, count in sorted(runs.items())) + ".\n"
+
+
+def _counted(name: str, runs: int) -> str:
+    return f"{name}: {runs} run{'s' if runs > 1 else ''}"
+
+
+def recipe_of(result: dict[str, Any]) -> tuple[str, list[str]]:
+    """The recipe's own name and what was changed; results of older versions have both in one name."""
+    settings = result.get("settings")
+    if settings is None:
+        return settings_of(result["recipe"])
+    return result["recipe"].removesuffix("".join(f"+{setting}" for setting in settings)), settings
 
 
 def _paper_table(results: list[dict[str, Any]]) -> str:
@@ -136,8 +158,9 @@ def _other_tables(results: list[dict[str, Any]]) -> list[str]:
         runs = [r for r in results if _kind(r) == kind]
         rival = (counterpart(model), counterpart_recipe(recipe), data, provenance)
         base = [r for r in results if _kind(r) == rival != kind]
-        name, *settings = recipe.split("+")
-        sets = "".join(f" --set {setting}" for setting in settings)
+        name, settings = recipe_of(runs[0])
+        words = ["coattend", "compare", model, "--recipe", name, "--data", data, "--seeds", _seeds(runs)]
+        words += [word for setting in settings for word in ("--set", setting)]
         entry = model_entry(model)
         cells = [
             model,
@@ -150,7 +173,7 @@ def _other_tables(results: list[dict[str, Any]]) -> list[str]:
             str(len(runs)),
             f"{runs[0]['parameters']:,}",
             f"{statistics.median(r['seconds_per_epoch'] for r in runs):.0f}",
-            f"`coattend compare {model} --recipe {name} --data {data} --seeds {_seeds(runs)}{sets}`",
+            f"`{shlex.join(words)}`",
         ]
         title = f"## Recipe `{name}` on {data} ({provenance})"
         tables.setdefault(title, []).append(f"| {' | '.join(cells)} |")
@@ -207,7 +230,8 @@ def counterpart_recipe(recipe: str) -> str:
     >>> counterpart_recipe("house+attention_lr=4+epochs=10")
     'house+epochs=10'
     """
-    return "+".join(part for part in recipe.split("+") if not part.startswith(ABOUT_ATTENTION))
+    name, settings = settings_of(recipe)
+    return "+".join([name, *(setting for setting in settings if not setting.startswith(ABOUT_ATTENTION))])
 
 
 def _against(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
@@ -226,8 +250,10 @@ def _against_at_the_end(runs: list[dict[str, Any]], base: list[dict[str, Any]]) 
 
 
 def _paired(runs: list[dict[str, Any]], base: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Runs of equal seeds; not of two machines, where they are known: their difference would be the machines' too."""
     theirs = {r["seed"]: r for r in base}
-    return [(theirs[r["seed"]], r) for r in runs if r["seed"] in theirs]
+    pairs = [(theirs[r["seed"]], r) for r in runs if r["seed"] in theirs]
+    return [pair for pair in pairs if len({r.get("arithmetic") for r in pair} - {None}) < 2]
 
 
 def _over_seeds(deltas: list[float]) -> str:

@@ -23,11 +23,15 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
-    """Parameters with equal learning rate and decay, in the model's order."""
+    """Parameters with equal learning rate and decay, in the model's order, for any optimiser of torch.
+
+    Attention vectors, norms and biases are not decayed unless the recipe says so. Vectors of attention have two axes:
+    a rule such as ``p.ndim < 2`` does not find them.
+    """
     attention = _owned_by(model, CoAttention)
     norms = _owned_by(model, _BatchNorm)
-    last = next(m for m in reversed(list(model.modules())) if isinstance(m, (PoseConv2d, nn.Linear, nn.Conv2d)))
-    head = {id(p) for p in last.parameters()}
+    layers = [m for m in model.modules() if isinstance(m, (PoseConv2d, nn.Linear, nn.Conv2d))]
+    head = {id(p) for last in layers[-1:] for p in last.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         lr, decay = recipe.lr, recipe.weight_decay

@@ -54,6 +54,7 @@ def outcome(
     return {
         **{key: folder.description[key] for key in ("model", "seed", "provenance", "parameters")},
         "recipe": recipe.name,
+        "settings": list(recipe.settings),
         "data": recipe.data,
         "epochs": recipe.epochs,
         "error": {

@@ -1,4 +1,4 @@
-"""What a person sees while a network trains: a bar in a terminal, a line per epoch elsewhere."""
+"""What a person sees while a network trains: a line per epoch, and in a terminal a bar below them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coattend.terminal import console
 
+FIGURES = 60  # columns for all but the title: a short bar, epoch, loss, speed and the time left
+
 
 class TrainingProgress:
     """Loss, speed and time left while an epoch runs, accuracies after it; silent in all processes but the first."""
@@ -19,17 +21,18 @@ class TrainingProgress:
         self.title, self.epochs = title, epochs
         self.loss: float | None = None
         self.speed: float | None = None
-        self.accuracies = ""
         self.moment = time.perf_counter()
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=10 if self.console.width < 100 else 20),
             TextColumn("{task.fields[figures]}", markup=False),
             TimeRemainingColumn(),
             console=self.console,
             disable=not (visible and self.console.is_terminal),
         )
-        self.task = self.bar.add_task(title, total=epochs, completed=first_epoch, figures="")
+        room = max(8, self.console.width - FIGURES)
+        short = title if len(title) <= room else f"{title[: room - 10]}…{title[-9:]}"  # the seed is at its end
+        self.task = self.bar.add_task(short, total=epochs, completed=first_epoch, figures="")
 
     def __enter__(self) -> TrainingProgress:
         self.bar.start()
@@ -53,13 +56,12 @@ class TrainingProgress:
         self.moment = now
         self.loss = loss if self.loss is None else 0.95 * self.loss + 0.05 * loss
         self.speed = speed if self.speed is None else 0.95 * self.speed + 0.05 * speed
-        figures = f"epoch {epoch + 1}/{self.epochs}  loss {self.loss:.3f}{self.accuracies}  {self.speed:,.0f} img/s"
+        figures = f"epoch {epoch + 1}/{self.epochs}  loss {self.loss:.3f}  {self.speed:,.0f} img/s"
         self.bar.update(self.task, completed=epoch + fraction, figures=figures)
 
     def epoch(self, line: dict[str, Any]) -> None:
-        """Say what an epoch brought."""
-        accuracies = {key: line[f"{key}_accuracy"] for key in ("train", "valid", "test") if f"{key}_accuracy" in line}
-        self.accuracies = "".join(f"  {key} {value:.2%}" for key, value in accuracies.items())
-        if self.bar.disable:
-            text = f"epoch {line['epoch'] + 1}/{self.epochs}  loss {line['train_loss']:.4f}{self.accuracies}"
-            self.console.print(f"{self.title}  {text}  {line['seconds']:.1f} s", soft_wrap=True)
+        """Say what an epoch brought; in a terminal, above the bar."""
+        parts = [key for key in ("train", "valid", "test") if f"{key}_accuracy" in line]
+        accuracies = "".join(f"  {key} {line[f'{key}_accuracy']:.2%}" for key in parts)
+        text = f"epoch {line['epoch'] + 1}/{self.epochs}  loss {line['train_loss']:.4f}{accuracies}"
+        self.console.print(f"{self.title}  {text}  {line['seconds']:.1f} s", soft_wrap=True)

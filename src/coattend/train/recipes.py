@@ -160,9 +160,13 @@ assert list(PAPER) == list_models()
 NAMES = ("quick", "house", "paper")
 
 
-def get_recipe(name: str, model: str, data: str | None = None) -> Recipe:
-    """A recipe by name for a model; ``paper`` is the one of the model's row. ``data`` replaces the data set."""
-    named = {"quick": QUICK, "house": HOUSE, "paper": PAPER[model_entry(model).name]}
+def get_recipe(name: str, model: str | None = None, data: str | None = None) -> Recipe:
+    """A recipe by name; ``paper`` is the one of the model's row and needs it. ``data`` replaces the data set."""
+    named = {"quick": QUICK, "house": HOUSE}
+    if model is not None:
+        named["paper"] = PAPER[model_entry(model).name]
+    if name == "paper" and model is None:
+        raise ValueError("every network has its own recipe called paper; pass the model's name too.")
     if name not in named:
         close = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.3)
         hint = f" (did you mean {close[0]}?)" if close else ""
