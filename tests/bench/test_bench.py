@@ -32,7 +32,6 @@ def test_every_limit_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "peak_resident", lambda *_: 1)  # starts processes; tested below
     setting = bench.Setting(batch=2, rounds=2, compiled=False)
     measured = list(bench.measured_lines(setting))
-    assert all(m.low <= m.ratio <= m.high for m in measured)
     with_limit = {(m.kind, m.name): m.limit for m in measured if m.limit is not None}
     assert with_limit == {key: limit for key, limit in bench.LIMITS.items() if key[0] != "compiled"}
     text = shown(measured)
@@ -77,8 +76,17 @@ def test_rounds_are_interleaved_and_begin_with_another_each_time() -> None:
     assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_peak_resident_size_is_that_of_a_process_of_its_own() -> None:
-    assert measure.peak_resident("model('p4cnn')", 2, 28) > 0
+def test_ratios_are_taken_round_by_round_and_given_with_their_quartiles() -> None:
+    below = [1.0, 2.0, 4.0, 8.0, 16.0]
+    above = [ratio * seconds for ratio, seconds in zip([5.0, 1.0, 3.0, 4.0, 2.0], below, strict=True)]
+    found = measure.compared("time", "a / b", above, below, limit=3.5)
+    assert (found.low, found.ratio, found.high, found.limit) == (2, 3, 4, 3.5)
+
+
+def test_peak_resident_size_holds_what_a_training_step_keeps() -> None:
+    batch = 64
+    kept = bench.saved_bytes(networks.model("p4cnn"), networks.batch(batch, 28)[0])
+    assert kept < measure.peak_resident("model('p4cnn')", batch, 28) < 20 * kept
 
 
 def test_results_are_written_with_versions_and_a_plot(tmp_path: Path) -> None:

@@ -115,14 +115,14 @@ def test_forward_and_backward_reach_every_parameter(name: str) -> None:
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
         assert torch.isfinite(parameter.grad).all(), parameter_name
-    touched = [n for n, p in model.named_parameters() if p.grad.abs().sum() > 0]
-    # A bias in front of a batch norm has no effect, so its gradient is rounding; everything else must learn.
-    assert len(touched) >= len(list(model.parameters())) - sum("bias" in n for n, _ in model.named_parameters())
+        # The bias of a convolution before a batch norm has no effect, so its gradient is rounding.
+        if not parameter_name.endswith("conv.bias"):
+            assert parameter.grad.any(), parameter_name
 
 
 @pytest.mark.parametrize("name", EQUIVARIANT)
 def test_logits_are_invariant_wherever_is_exact_says_so(name: str) -> None:
-    """As published, at 33 x 33, and with pooling: every element, float64."""
+    """Narrow, else as published; at 33 x 33; with pooling: every element, float64."""
     entry = ca.model_entry(name)
     variants = [({}, entry.image_size)]
     if entry.dataset == "cifar10":
@@ -131,7 +131,8 @@ def test_logits_are_invariant_wherever_is_exact_says_so(name: str) -> None:
             variants.append(({"downsample": "pool"}, 32))
     exact_at = []
     for options, size in variants:
-        model = settled(name, **options, **shallow(name))
+        narrow = {} if "nin" in name else {"width": 4}  # a narrow network without norms is almost constant
+        model = settled(name, **narrow, **options, **shallow(name))
         error = worst_error(model, images(name, 1, size), model.group)
         if ca.is_exact(model, size):
             assert error <= 1e-10

@@ -100,7 +100,9 @@ def test_the_epoch_is_chosen_on_validation_and_can_be_used_alone(tmp_path: Path)
         p.label != data.classes[int(label)] for p, label in zip(predictions, data.test.labels[:40], strict=True)
     )
     assert 100 * wrong / 40 == pytest.approx(result["error"]["valid"])
-    assert all(0.1 <= p.confidence <= 1 for p in predictions)
+    with torch.no_grad():
+        logits = trained.network.eval()(trained.preprocessing.apply(data.test.images[:40]))
+    assert [p.confidence for p in predictions] == pytest.approx(logits.softmax(1).amax(1).tolist(), rel=1e-5)
 
 
 def test_the_dominant_pose_turns_with_the_image(tmp_path: Path) -> None:
@@ -205,8 +207,10 @@ def test_every_paper_recipe_runs_end_to_end(name: str, tmp_path: Path, small_col
     recipe = replace(paper, data=data, epochs=1, batch=16, train_images=32, test_images=20, preprocessing=preprocessing)
     model = f"{name}:width=4" + (",blocks=1" if "resnet" in name else "")
     result = train(model, recipe, 0, tmp_path)
-    assert 0 <= result["error"]["last"] <= 100
-    assert math.isfinite(RunFolder.of(tmp_path, model, recipe, 0).history()[0]["train_loss"])
+    folder = RunFolder.of(tmp_path, model, recipe, 0)
+    with np.load(folder.path / "predictions.npz") as arrays:
+        assert result["error"]["last"] == pytest.approx(100 * np.mean(arrays["last"] != arrays["labels"]))
+    assert math.isfinite(folder.history()[0]["train_loss"])
 
 
 def test_a_users_own_images_and_another_number_of_classes(tmp_path: Path) -> None:
@@ -215,10 +219,22 @@ def test_a_users_own_images_and_another_number_of_classes(tmp_path: Path) -> Non
     np.savez(path, images=rng.integers(0, 255, (60, 28, 28), dtype=np.uint8), labels=np.arange(60) % 3)
     recipe = tiny(data=str(path))
     result = train("a_p4cnn:width=2", recipe, 0, tmp_path / "runs")
-    assert result["provenance"]
+    assert result["provenance"].startswith("own images cells.npz")
     metadata = json.loads(
         ca.models.read_model_file(RunFolder.of(tmp_path / "runs", "a_p4cnn:width=2", recipe, 0).last_weights)[0][
             "classes"
         ]
     )
     assert len(metadata) == 3
+
+
+def test_training_says_first_whether_the_network_is_exact_on_these_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """28 pixels are even, which strides of 2 do not divide."""
+    train("p4_allcnn:width=2", tiny(epochs=1), 0, tmp_path)
+    printed = capsys.readouterr().out
+    advice = "use images of 25 x 25 or 29 x 29 pixels, or p4_allcnn:downsample=pool"
+    assert f"p4_allcnn is NOT exactly equivariant to C4 on images of 28 x 28: {advice}" in printed
+    train(MODEL, tiny(epochs=1), 0, tmp_path)
+    assert "a_p4cnn is exactly equivariant to C4 on images of 28 x 28" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The networks of the paper's Table 1: families, registry, exactness, files."""
 
 from coattend.models.convert import convert_state_dict as convert_state_dict
+from coattend.models.exactness import exactness_line as exactness_line
 from coattend.models.exactness import is_exact as is_exact
 from coattend.models.files import load_model as load_model
 from coattend.models.files import push_model as push_model

@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from coattend.data import Dataset, load_data, make_augmentation
-from coattend.models import EquivariantNetwork, create_model, model_entry, read_model_file
+from coattend.models import EquivariantNetwork, create_model, exactness_line, model_entry, read_model_file
 from coattend.nn import estimate_norm_statistics, group_convolutions, restricted_poses, synchronise_norms
 from coattend.train.batches import SEEDS, hash_seed, prepare, shuffled_batches
 from coattend.train.board import Board
@@ -99,6 +99,7 @@ def train(
         accuracies = MulticlassAccuracy(len(data.classes), average="micro").to(fabric.device)
         progress = stack.enter_context(TrainingProgress(f"{model_name} seed {seed}", recipe.epochs, first_epoch, leads))
         progress.say(data.summary())
+        progress.say(by_first(fabric, lambda: exactness_line(network, data.image_shape[1:])))
         board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
         steps_per_epoch = -(-len(prepared.train) // recipe.batch)
 

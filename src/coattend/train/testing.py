@@ -17,7 +17,7 @@ from coattend.data import DataError, load_data
 from coattend.data.fitting import fitted, recoloured
 from coattend.data.image_files import read_image, sorted_images
 from coattend.data.loading import HeldOut, load_held_out
-from coattend.models import read_model_file
+from coattend.models import exactness_line, read_model_file
 from coattend.models.files import write_atomically
 from coattend.train.batches import Examples
 from coattend.train.evaluation import Evaluation, evaluate, network_error, tested_group
@@ -47,8 +47,11 @@ class Tested:
         yield f"test error {self.found.error:.2f}%, loss {self.found.loss:.4f}"
         yield from self._classes()
         group = tested_group(self.trained.network).name
-        verdict = "equivariant" if self.equivariance_error <= EXACT else "not equivariant, `coattend check` tells why"
+        equivariant = self.equivariance_error <= EXACT
+        verdict = "equivariant" if equivariant else "not equivariant, `coattend check` tells why"
         yield f"equivariance error {self.equivariance_error:.1e} over {group}, float32: {verdict}"
+        if not equivariant:
+            yield exactness_line(self.trained.network, self.trained.image_shape[1:])
         if not self.trained.preprocessing.commutes_with_rotation:
             yield (
                 "its preprocessing does not commute with rotation: turning an image before it is not the same as after "
