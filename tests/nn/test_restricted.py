@@ -188,8 +188,12 @@ def test_wrong_relative_poses_are_refused() -> None:
         with pytest.raises(ValueError, match="expects relative to hold different elements of C4, numbers from 0 to 3"):
             GroupConv2d(2, 2, 3, "C4", relative=relative)
     for kind in (LiftingConv2d, ProjectionConv2d):
-        with pytest.raises(ValueError, match=f"{kind.__name__} has no relative poses to choose from"):
+        with pytest.raises(
+            TypeError, match=rf"{kind.__name__}.__init__\(\) got an unexpected keyword argument 'relative'"
+        ):
             kind(2, 2, 3, "C4", relative=(0,))
+        with pytest.raises(ValueError, match=f"{kind.__name__} has no relative poses to choose from"):
+            kind(2, 2, 3, "C4").restrict((0,))
     model = torch.nn.Sequential(GroupConv2d(2, 2, 3, "C4"))
     with pytest.raises(ValueError, match="no group convolution is called 'conv'; those of this model are 0"):
         ca.nn.restrict(model, {"conv": (0,)})

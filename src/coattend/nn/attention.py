@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from coattend.functional import attend, attention_index, attention_mask, attention_matrix
 from coattend.groups import FiniteGroup, get_group
-from coattend.nn.checks import check_choice, check_dtype, check_integer, check_map
+from coattend.nn.checks import check_choice, check_dtype, check_integer, check_number, check_real_map
 from coattend.nn.evaluating import evaluating
 from coattend.nn.tables import TabledModule
 
@@ -51,14 +52,14 @@ class CoAttention(TabledModule):
         init_diagonal: float = 1.0,
     ) -> None:
         super().__init__()
-        self.channels = check_integer("CoAttention", "channels", channels, 1)
-        check_choice("CoAttention", "structure", structure, get_args(Structure))
+        self.channels = check_integer(self, "channels", channels, 1)
+        check_choice(self, "structure", structure, get_args(Structure))
         self.group = get_group(group)
         self.structure = structure
-        self.init_std = init_std
-        self.init_diagonal = init_diagonal
+        self.init_std = check_number(self, "init_std", init_std, 0)
+        self.init_diagonal = check_number(self, "init_diagonal", init_diagonal, -math.inf)
         n = self.group.order
-        self.weight = nn.Parameter(torch.empty(channels, n, n) if structure == "full" else torch.empty(channels, n))
+        self.weight = nn.Parameter(torch.empty(self.channels, *((n, n) if structure == "full" else (n,))))
         self.register_buffer("index", None, persistent=False)
         self._make_tables(self.weight)
         self.reset_parameters()
@@ -109,8 +110,8 @@ class CoAttention(TabledModule):
         return {"index": (attention_index if self.structure == "group" else paper_index)(self.group)}
 
     def _check(self, x: Tensor) -> None:
-        check_map("CoAttention", x, self.channels, self.group.order)
-        check_dtype("CoAttention", x, self.weight)
+        check_real_map(self, x, self.channels, self.group.order)
+        check_dtype(self, x, self.weight)
 
 
 def is_plain_attention(module: nn.Module) -> bool:

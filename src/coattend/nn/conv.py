@@ -5,14 +5,15 @@ One filter is turned through all poses of the group by gathering from tables; wh
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from coattend.functional import blocks_pay, group_filters, pose_blocks, turn_filters, turned_slices
+from coattend.groups import FiniteGroup, Interpolation
 from coattend.nn.attention import CoAttention, Structure
-from coattend.nn.checks import check_dtype, check_image, check_map
+from coattend.nn.checks import Size, check_dtype, check_image, check_map
 from coattend.nn.pose_conv import PoseConv2d, batch_parts
 
 BLOCK_BYTES = 4 * 2**20  # gathered poses that are still in the cache when the convolution reads them
@@ -31,10 +32,38 @@ class LiftingConv2d(PoseConv2d):
     torch.Size([2, 10, 4, 26, 26])
     """
 
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        group: FiniteGroup | str,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        interpolation: Interpolation = "bicubic",
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            group,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            interpolation,
+        )
+
     def forward(self, x: Tensor) -> Tensor:
         """Lift the image onto the group."""
-        check_image("LiftingConv2d", x, self.in_channels)
-        check_dtype("LiftingConv2d", x, self.weight)
+        check_image(self, x, self.in_channels)
+        check_dtype(self, x, self.weight)
         filters = turn_filters(self.weight, self.turns).transpose(1, 2)
         return self.convolve(x, filters.flatten(0, 1), self.bias_per_pose(), poses=self.group.order)
 
@@ -62,10 +91,40 @@ class GroupConv2d(PoseConv2d):
     input_planes: Tensor
     output_planes: Tensor
 
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        group: FiniteGroup | str,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        interpolation: Interpolation = "bicubic",
+        relative: Iterable[int] | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            group,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            interpolation,
+            relative,
+        )
+
     def forward(self, x: Tensor) -> Tensor:
         """Convolve over positions and poses."""
-        check_map("GroupConv2d", x, self.in_channels, self.group.order)
-        check_dtype("GroupConv2d", x, self.weight)
+        check_map(self, x, self.in_channels, self.group.order)
+        check_dtype(self, x, self.weight)
         if self.in_blocks:
             return self._convolve_blocks(x)
         filters = group_filters(self.whole_weight(), self.turns, self.relative_table).flatten(2, 3).flatten(0, 1)
@@ -134,17 +193,42 @@ class ProjectionConv2d(PoseConv2d):
     input_on_group = True
 
     def __init__(
-        self, *geometry: Any, attention: bool = False, structure: Structure = "group", **named_geometry: Any
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        group: FiniteGroup | str,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        interpolation: Interpolation = "bicubic",
+        attention: bool = False,
+        structure: Structure = "group",
     ) -> None:
-        super().__init__(*geometry, **named_geometry)
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            group,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            interpolation,
+        )
         self.attention = (
             CoAttention(self.out_channels, self.group, structure, init_std=self.init_std) if attention else None
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Project the map onto the plane."""
-        check_map("ProjectionConv2d", x, self.in_channels, self.group.order)
-        check_dtype("ProjectionConv2d", x, self.weight)
+        check_map(self, x, self.in_channels, self.group.order)
+        check_dtype(self, x, self.weight)
         poses = turn_filters(self.weight, self.turns)
         if self.attention is None:
             return self.convolve(x, poses.flatten(1, 2), self.bias)

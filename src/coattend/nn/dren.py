@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from coattend.groups import cyclic
+from coattend.nn.attention import Structure
+from coattend.nn.checks import Size
 from coattend.nn.conv import GroupConv2d, LiftingConv2d, ProjectionConv2d
 
 CLOCKWISE = cyclic(4, clockwise=True)
@@ -13,19 +15,91 @@ CLOCKWISE = cyclic(4, clockwise=True)
 class CycleConv2d(LiftingConv2d):
     """DREN's cycle layer: :class:`LiftingConv2d` whose pose r is a clockwise rotation by r quarter turns."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, **geometry: Any) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, CLOCKWISE, **geometry)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            CLOCKWISE,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+        )
 
 
 class IsotonicConv2d(GroupConv2d):
     """DREN's isotonic layer: :class:`GroupConv2d` whose pose r is a clockwise rotation by r quarter turns."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, **geometry: Any) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, CLOCKWISE, **geometry)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        relative: Iterable[int] | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            CLOCKWISE,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            relative=relative,
+        )
 
 
 class DecycleConv2d(ProjectionConv2d):
     """DREN's decycle layer: :class:`ProjectionConv2d` whose pose r is a clockwise rotation by r quarter turns."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, **geometry: Any) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, CLOCKWISE, **geometry)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        attention: bool = False,
+        structure: Structure = "group",
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            CLOCKWISE,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            attention=attention,
+            structure=structure,
+        )

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coattend.functional import dropout
-from coattend.nn.checks import check_map
+from coattend.nn.checks import check_number, check_real_map
 
 
 class GroupDropout2d(nn.Module):
@@ -17,14 +17,12 @@ class GroupDropout2d(nn.Module):
 
     def __init__(self, p: float = 0.5, elementwise: bool = False) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"GroupDropout2d expects a probability p from 0 to 1, got {p!r}.")
-        self.p = p
+        self.p = check_number(self, "the probability p", p, 0, 1)
         self.elementwise = elementwise
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop, in training only."""
-        check_map("GroupDropout2d", x)
+        check_real_map(self, x)
         if self.elementwise:
             return dropout(x, self.p, self.training)
         return F.dropout3d(x, self.p, self.training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,21 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from coattend.nn.checks import check_map
+from coattend.nn.checks import check_dtype, check_integer, check_number, check_real_map
+
+
+def check_norm(layer: nn.Module, name: str, channels: object, eps: object, momentum: object = None) -> int:
+    """Require what every norm needs of its arguments; returns the channels as an int."""
+    check_number(layer, "eps", eps, math.ulp(0.0))
+    if momentum is not None:
+        check_number(layer, "momentum", momentum, 0, 1)
+    return check_integer(layer, name, channels, 1)
+
+
+def check_norm_dtype(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
+    """Require the parameters' dtype; torch's norms also take 16-bit inputs with float32 parameters."""
+    if not (parameter.dtype == torch.float32 and x.dtype in (torch.float16, torch.bfloat16)):
+        check_dtype(layer, x, parameter)
 
 
 class GroupBatchNorm2d(_BatchNorm):
@@ -34,14 +49,15 @@ class GroupBatchNorm2d(_BatchNorm):
         *,
         sync: bool = False,
     ) -> None:
+        num_features = check_norm(self, "num_features", num_features, eps, momentum)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sync = sync
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
-        check_map("GroupBatchNorm2d", x, self.num_features)
         uses_batch = self.training or not self.track_running_stats
         if self.sync and uses_batch and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            self._check_input_dim(x)
             return self._normalise_jointly(x)
         return super().forward(x)
 
@@ -75,7 +91,9 @@ class GroupBatchNorm2d(_BatchNorm):
         self.running_var.lerp_(unbiased_variance.to(self.running_var.dtype), fraction)
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (the base class's name)
-        check_map("GroupBatchNorm2d", input, self.num_features)
+        check_real_map(self, input, self.num_features)
+        if self.weight is not None:
+            check_norm_dtype(self, input, self.weight)
 
 
 def synchronise_norms(model: nn.Module, sync: bool = True) -> None:
@@ -116,19 +134,54 @@ def _summed_over_processes(x: Tensor) -> Tensor:
 class GroupInstanceNorm2d(_InstanceNorm):
     """Instance norm: per image and channel, over poses and positions; arguments as :class:`torch.nn.InstanceNorm2d`."""
 
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        num_features = check_norm(self, "num_features", num_features, eps, momentum)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
     def _get_no_batch_dim(self) -> int:
         return 4
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (the base class's name)
-        check_map("GroupInstanceNorm2d", input, self.num_features)
+        check_real_map(self, input, self.num_features)
+        if self.weight is not None:
+            check_norm_dtype(self, input, self.weight)
 
 
 class GroupGroupNorm2d(nn.GroupNorm):
     """Group norm: per image and block of channels, over poses and positions; as :class:`torch.nn.GroupNorm`."""
 
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        num_channels = check_norm(self, "num_channels", num_channels, eps)
+        num_groups = check_integer(self, "num_groups", num_groups, 1)
+        if num_channels % num_groups:
+            raise ValueError(
+                f"{type(self).__name__} splits {num_channels} channels into {num_groups} groups of equal size; pass "
+                "num_groups that divides num_channels."
+            )
+        super().__init__(num_groups, num_channels, eps, affine, device, dtype)
+
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
-        check_map("GroupGroupNorm2d", x, self.num_channels)
+        check_real_map(self, x, self.num_channels)
+        if self.weight is not None:
+            check_norm_dtype(self, x, self.weight)
         return super().forward(x)
 
 
@@ -137,14 +190,14 @@ class GroupLayerNorm2d(nn.Module):
 
     def __init__(self, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
         super().__init__()
-        self.num_channels = num_channels
+        self.num_channels = check_norm(self, "num_channels", num_channels, eps)
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(num_channels)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(num_channels)) if affine else None
+        self.weight = nn.Parameter(torch.ones(self.num_channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(self.num_channels)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
-        check_map("GroupLayerNorm2d", x, self.num_channels)
+        check_real_map(self, x, self.num_channels)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         variance, mean = torch.var_mean(wide, dim=(1, 2), correction=0, keepdim=True)
         y = (wide - mean) * torch.rsqrt(variance + self.eps)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coattend.functional import max_pool_2x2
 from coattend.groups import FiniteGroup, Subgroup, get_group
-from coattend.nn.checks import check_choice, check_integer, check_map
+from coattend.nn.checks import Size, check_choice, check_real_map, check_size
 from coattend.nn.tables import TabledModule
 
 Reduce = Literal["max", "mean", "sum"]
@@ -20,26 +20,25 @@ Reduce = Literal["max", "mean", "sum"]
 class _SpatialPool2d(nn.Module):
     """Geometry of a pooling window."""
 
-    def __init__(self, kernel_size: int, stride: int | None = None, padding: int = 0) -> None:
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
         super().__init__()
-        layer = type(self).__name__
-        self.kernel_size = check_integer(layer, "kernel_size", kernel_size, 1)
-        self.stride = check_integer(layer, "stride", kernel_size if stride is None else stride, 1)
-        self.padding = check_integer(layer, "padding", padding, 0)
-        if padding > kernel_size // 2:
+        self.kernel_size = check_size(self, "kernel_size", kernel_size, 1)
+        self.stride = check_size(self, "stride", kernel_size if stride is None else stride, 1)
+        self.padding = check_size(self, "padding", padding, 0)
+        if self.padding > self.kernel_size // 2:
             raise ValueError(
-                f"{layer} expects padding of at most half the kernel, {kernel_size // 2}, got {padding}; "
+                f"{type(self).__name__} expects padding of at most half the kernel, {self.kernel_size // 2}, got "
+                f"{self.padding}; "
                 "windows of nothing but padding have no value."
             )
 
     def check(self, x: Tensor) -> None:
         """Require a map that the window fits into."""
-        layer = type(self).__name__
-        check_map(layer, x)
+        check_real_map(self, x)
         height, width = x.shape[-2:]
         if min(height, width) + 2 * self.padding < self.kernel_size:
             raise ValueError(
-                f"{layer} has a window of {self.kernel_size} pixels, larger than the padded map of "
+                f"{type(self).__name__} has a window of {self.kernel_size} pixels, larger than the padded map of "
                 f"{height + 2 * self.padding} x {width + 2 * self.padding}; pass larger images or a smaller window."
             )
 
@@ -73,15 +72,15 @@ class SpatialAvgPool2d(_SpatialPool2d):
 class SpatialUpsample2d(nn.Module):
     """Enlarge maps by a whole factor, pose by pose."""
 
-    def __init__(self, scale_factor: int, mode: Literal["nearest", "bilinear", "bicubic"] = "nearest") -> None:
+    def __init__(self, scale_factor: Size, mode: Literal["nearest", "bilinear", "bicubic"] = "nearest") -> None:
         super().__init__()
-        self.scale_factor = check_integer("SpatialUpsample2d", "scale_factor", scale_factor, 1)
-        check_choice("SpatialUpsample2d", "mode", mode, ("nearest", "bilinear", "bicubic"))
+        self.scale_factor = check_size(self, "scale_factor", scale_factor, 1)
+        check_choice(self, "mode", mode, ("nearest", "bilinear", "bicubic"))
         self.mode = mode
 
     def forward(self, x: Tensor) -> Tensor:
         """Enlarge."""
-        check_map("SpatialUpsample2d", x)
+        check_real_map(self, x)
         align_corners = None if self.mode == "nearest" else False
         y = F.interpolate(x.flatten(1, 2), scale_factor=self.scale_factor, mode=self.mode, align_corners=align_corners)
         return y.unflatten(1, x.shape[1:3])
@@ -108,7 +107,7 @@ class GroupPool(TabledModule):
 
     def __init__(self, group: FiniteGroup | str, reduce: Reduce = "max", over: Iterable[int] | None = None) -> None:
         super().__init__()
-        check_choice("GroupPool", "reduce", reduce, get_args(Reduce))
+        check_choice(self, "reduce", reduce, get_args(Reduce))
         self.group = get_group(group)
         self.reduce = reduce
         self.over: Subgroup | None = None if over is None else self.group.verified_subgroup(over)
@@ -116,7 +115,7 @@ class GroupPool(TabledModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool."""
-        check_map("GroupPool", x, order=self.group.order)
+        check_real_map(self, x, order=self.group.order)
         if self.over is None:
             return self._reduced(x, 2)
         return self._reduced(x[:, :, self.cosets], 3)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from coattend.functional import padded_conv2d
 from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
-from coattend.nn.checks import check_choice, check_integer
+from coattend.groups.integers import whole_number
+from coattend.nn.checks import Size, check_choice, check_integer, check_size
 from coattend.nn.tables import TabledModule
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -32,11 +33,11 @@ class PoseConv2d(TabledModule):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
+        kernel_size: Size,
         group: FiniteGroup | str,
-        stride: int = 1,
-        padding: int | str = 0,
-        dilation: int = 1,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
@@ -44,32 +45,30 @@ class PoseConv2d(TabledModule):
         relative: Iterable[int] | None = None,
     ) -> None:
         super().__init__()
-        layer = type(self).__name__
-        self.in_channels = check_integer(layer, "in_channels", in_channels, 1)
-        self.out_channels = check_integer(layer, "out_channels", out_channels, 1)
-        self.kernel_size = check_integer(layer, "kernel_size", kernel_size, 1)
-        self.stride = check_integer(layer, "stride", stride, 1)
-        self.dilation = check_integer(layer, "dilation", dilation, 1)
-        self.groups = check_integer(layer, "groups", groups, 1)
+        self.in_channels = check_integer(self, "in_channels", in_channels, 1)
+        self.out_channels = check_integer(self, "out_channels", out_channels, 1)
+        self.kernel_size = check_size(self, "kernel_size", kernel_size, 1)
+        self.stride = check_size(self, "stride", stride, 1)
+        self.dilation = check_size(self, "dilation", dilation, 1)
+        self.groups = check_integer(self, "groups", groups, 1)
         self.padding = self._resolved_padding(padding)
-        check_choice(layer, "padding_mode", padding_mode, PADDING_MODES)
+        check_choice(self, "padding_mode", padding_mode, PADDING_MODES)
         self.padding_mode = padding_mode
         self.interpolation = interpolation
-        if in_channels % groups or out_channels % groups:
+        if self.in_channels % self.groups or self.out_channels % self.groups:
             raise ValueError(
-                f"{layer} splits channels into groups={groups}, which must divide both in_channels={in_channels} "
-                f"and out_channels={out_channels}."
+                f"{type(self).__name__} splits channels into groups={self.groups}, which must divide both "
+                f"in_channels={self.in_channels} and out_channels={self.out_channels}."
             )
         self.group = get_group(group)
         self.relative = self._verified_relative(relative)
         poses = len(self.relative) or (self.group.order if self.input_on_group else 1)
-        self.init_std = 1 / math.sqrt(in_channels // groups * poses * kernel_size**2)
+        filter_in, k = self.in_channels // self.groups, self.kernel_size
+        self.init_std = 1 / math.sqrt(filter_in * poses * k**2)
 
         filter_axis = (len(self.relative),) if self.filter_on_group else ()
-        self.weight = nn.Parameter(
-            torch.empty(out_channels, in_channels // groups, *filter_axis, kernel_size, kernel_size)
-        )
-        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.weight = nn.Parameter(torch.empty(self.out_channels, filter_in, *filter_axis, k, k))
+        self.bias = nn.Parameter(torch.empty(self.out_channels)) if bias else None
         self._make_tables(self.weight)
         self.reset_parameters()
 
@@ -168,26 +167,26 @@ class PoseConv2d(TabledModule):
             return ()
         if relative is None:
             return tuple(self.group.elements)
-        given = [relative] if isinstance(relative, int) else list(relative)
-        kept = tuple(sorted(set(given)))
-        if not kept or len(kept) < len(given) or not set(kept) <= set(self.group.elements):
+        given = list(relative) if isinstance(relative, Iterable) else [relative]
+        poses = [t for t in map(whole_number, given) if t is not None and 0 <= t < self.group.order]
+        if not given or len(set(poses)) < len(given):
             raise ValueError(
                 f"{layer} expects relative to hold different elements of {self.group.name}, numbers from 0 to "
                 f"{self.group.order - 1}, at least one, got {given}."
             )
-        return kept
+        return tuple(sorted(poses))
 
-    def _resolved_padding(self, padding: int | str) -> int:
-        layer, reach = type(self).__name__, self.dilation * (self.kernel_size - 1)
+    def _resolved_padding(self, padding: Size | str) -> int:
+        reach = self.dilation * (self.kernel_size - 1)
         if padding == "valid":
             return 0
         if padding != "same":
-            return check_integer(layer, "padding", padding, 0)
+            return check_size(self, "padding", padding, 0)
         if reach % 2 or self.stride != 1:
             raise ValueError(
-                f"{layer} cannot pad to the same size on all four sides alike with kernel_size={self.kernel_size}, "
-                f"dilation={self.dilation}, stride={self.stride}; expected stride 1 and an odd kernel_size for "
-                'padding="same", otherwise pass a whole number.'
+                f"{type(self).__name__} cannot pad to the same size on all four sides alike with "
+                f"kernel_size={self.kernel_size}, dilation={self.dilation}, stride={self.stride}; expected stride 1 "
+                'and an odd kernel_size for padding="same", otherwise pass a whole number.'
             )
         return reach // 2
 

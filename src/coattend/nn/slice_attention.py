@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coattend.functional import attend_slices, plane_index, turned_slices
+from coattend.groups import FiniteGroup, Interpolation
 from coattend.nn.attention import CoAttention, Structure, is_plain_attention
-from coattend.nn.checks import check_dtype, check_map
+from coattend.nn.checks import Size, check_dtype, check_map
 from coattend.nn.pose_conv import PoseConv2d, batch_parts
 
 # Responses most of which are still in the cache when the attention reads them, and small enough that the allocator
@@ -45,16 +45,44 @@ class SliceCoAttentiveConv2d(PoseConv2d):
     slices: Tensor
     poses: Tensor
 
-    def __init__(self, *geometry: Any, structure: Structure = "group", **named_geometry: Any) -> None:
-        super().__init__(*geometry, **named_geometry)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        group: FiniteGroup | str,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        interpolation: Interpolation = "bicubic",
+        relative: Iterable[int] | None = None,
+        structure: Structure = "group",
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            group,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            interpolation,
+            relative,
+        )
         self.attention = CoAttention(
             self.out_channels * len(self.relative), self.group, structure, init_std=self.init_std
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve slice by slice, attend, sum."""
-        check_map("SliceCoAttentiveConv2d", x, self.in_channels, self.group.order)
-        check_dtype("SliceCoAttentiveConv2d", x, self.weight)
+        check_map(self, x, self.in_channels, self.group.order)
+        check_dtype(self, x, self.weight)
         filters = self.slice_filters()
         parts = [
             self._attended(self.convolve(part, filters, None, self.group.order * self.groups))
