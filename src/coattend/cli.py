@@ -353,7 +353,7 @@ def export(
     Args:
         file: A run folder, or a .safetensors file.
         to: The file to write: .onnx, .pt2 (torch.export), .pt (plain torch) or .safetensors (only certified).
-        size: Height and width of the images; by default those of the data set.
+        size: Height and width of the images; by default those that the network was trained on.
         masks: Let the .onnx return the mask of every attention as well.
         responses: Let the .onnx return what goes into every attention, or comes out of every convolution, as well.
         int8: Quantise the .onnx, calibrated on real images; reports what that costs.

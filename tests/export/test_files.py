@@ -24,7 +24,8 @@ from coattend.export import (
     export_pt2,
     export_safetensors,
 )
-from coattend.export.certificate import KEY, Line
+from coattend.export.certificate import KEY
+from coattend.export.measurement import Line
 
 
 def lines_of(path: Path) -> list[Line]:
@@ -57,16 +58,14 @@ def test_a_changed_weight_fails(onnx_file: Path, tmp_path: Path, change: float) 
     values.flat[0] += np.float32(change)
     weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     onnx.save(proto, tmp_path / "changed.onnx")
-    lines = lines_of(tmp_path / "changed.onnx")
-    assert not lines[0].agrees
-    assert [line.agrees for line in lines[2:]] == [change < 0.1 or line.what.endswith("identity") for line in lines[2:]]
+    assert [line.agrees for line in lines_of(tmp_path / "changed.onnx")] == [False]  # and it is not run
 
 
 def test_a_changed_graph_fails_although_its_weights_are_the_same(onnx_file: Path, tmp_path: Path) -> None:
     proto = onnx.load(onnx_file)
     next(node for node in proto.graph.node if node.op_type == "Relu").op_type = "Abs"
     onnx.save(proto, tmp_path / "changed.onnx")
-    assert [line.agrees for line in lines_of(tmp_path / "changed.onnx")[:2]] == [True, False]
+    assert [line.agrees for line in lines_of(tmp_path / "changed.onnx")] == [False]
 
 
 def test_a_network_that_is_not_equivariant_is_certified_as_such(tmp_path: Path) -> None:
@@ -89,6 +88,7 @@ def test_safetensors_carry_a_certificate(network: ca.models.EquivariantNetwork, 
     for key in ("stages.1.layer3.conv.weight", "extra.mean"):
         with safetensors.safe_open(certified, framework="pt") as file:
             header, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header.pop("digest")  # the file's own, which is verified when it is read
         tensors[key] = tensors[key] + 1e-6
         safetensors.torch.save_file(tensors, tmp_path / "changed.safetensors", header)
         assert not lines_of(tmp_path / "changed.safetensors")[0].agrees

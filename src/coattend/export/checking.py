@@ -7,8 +7,10 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from coattend.export.certificate import Certificate, Line
+from coattend.export.archives import check_pt2
+from coattend.export.certificate import Certificate
 from coattend.export.formats import check_safetensors
+from coattend.export.measurement import Line
 from coattend.export.onnx_file import check_onnx
 
 
@@ -17,6 +19,13 @@ def check_certificate(path: str | Path) -> tuple[Certificate, list[Line]] | None
     path = Path(path)
     if path.suffix == ".onnx":
         return check_onnx(path)
+    if path.suffix == ".pt2":
+        return check_pt2(path)
+    if path.suffix == ".pt" and path.is_file():
+        raise ValueError(
+            f"{path} is a pickle, which runs code when it is loaded, so it is not checked; check the .onnx or "
+            ".safetensors file of the network instead."
+        )
     if path.suffix == ".safetensors" and path.is_file():
         return check_safetensors(path)
     return None
@@ -29,6 +38,8 @@ def certificate_table(certificate: Certificate, lines: list[Line], path: str) ->
     table.add_column("what", no_wrap=True)
     for heading in ("certified", "found", ""):
         table.add_column(heading, justify="right", no_wrap=True)
+    if path.endswith(".pt2"):
+        table.caption = "only compared, not run: torch.export.load can run code from the file"
     for line in lines:
         table.add_row(line.what, line.certified, line.found, "agrees" if line.agrees else "DIFFERS")
     return table

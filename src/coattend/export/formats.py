@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,32 +10,39 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from coattend.export.archives import archive_digest, certified_archive
 from coattend.export.builder import Builder
-from coattend.export.certificate import Certificate, Line, Run, certify, compared, digest_of
+from coattend.export.certificate import Certificate
 from coattend.export.freezing import freeze, frozen_with_outputs
+from coattend.export.measurement import Line, Run, certify, checked_group, compared, digest_of
 from coattend.export.shapes import image_shape_of
 from coattend.export.target import check_target
 from coattend.models import load_model, read_model_file
 from coattend.models.files import model_file_content, write_whole
 
 CERTIFICATE = "certificate"
-CERTIFICATE_FILE = "certificate.json"  # inside a .pt2
 
 
 def export_pt2(
     network: nn.Module, path: str | Path, *, size: int | None = None, overwrite: bool = False
 ) -> Certificate:
-    """Write the frozen network for ``torch.export.load``; the certificate is the extra file ``certificate.json``."""
+    """Write the frozen network for ``torch.export.load``; the certificate is the extra file ``certificate.json``.
+
+    ``size``: height and width of the images, by default what the network was trained on, else its data set's.
+    """
     path = Path(path)
     check_target(path, overwrite)
     shape = image_shape_of(network, size)
     frozen = frozen_with_outputs(network, Builder(eager=False))
     batch = {0: torch.export.Dim("batch")}
     program = torch.export.export(frozen, (torch.zeros(2, *shape, dtype=torch.float32),), dynamic_shapes=(batch,))
-    certificate = certify(network, evaluated(program.module()), shape, tensor_digest(program.state_dict))
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
     content = io.BytesIO()
-    torch.export.save(program, content, extra_files={CERTIFICATE_FILE: certificate.to_json()})
-    write_whole(path, content.getvalue())
+    torch.export.save(program, content)
+    digest = archive_digest(content.getvalue())
+    certificate = certify(network, evaluated(program.module()), shape, digest)
+    write_whole(path, certified_archive(content.getvalue(), certificate))
     return certificate
 
 
@@ -46,7 +54,8 @@ def export_frozen(
     check_target(path, overwrite)
     shape = image_shape_of(network, size)
     frozen = freeze(network)
-    certificate = certify(network, evaluated(frozen), shape, tensor_digest(frozen.state_dict()))
+    content_digest = hashlib.sha256(f"{frozen.code}\n{tensor_digest(frozen.state_dict())}".encode()).hexdigest()
+    certificate = certify(network, evaluated(frozen), shape, content_digest)
     frozen.certificate = certificate.to_json()  # type: ignore[assignment]
     content = io.BytesIO()
     torch.save(frozen, content)
@@ -73,7 +82,13 @@ def check_safetensors(path: str | Path) -> tuple[Certificate, list[Line]] | None
     if CERTIFICATE not in metadata:
         return None
     certificate = Certificate.from_json(metadata[CERTIFICATE], str(path))
-    return certificate, compared(certificate, evaluated(load_model(path).eval()), tensor_digest({**weights, **extra}))
+    network = load_model(path).eval()
+    if checked_group(network) != certificate.acting_group:
+        raise ValueError(
+            f"the certificate in {path} is about {certificate.acting_group.name}, the network over "
+            f"{checked_group(network).name}; it was not made for this file, export the network again."
+        )
+    return certificate, compared(certificate, evaluated(network), tensor_digest({**weights, **extra}))
 
 
 def evaluated(network: nn.Module) -> Run:

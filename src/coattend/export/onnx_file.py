@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import io
 import logging
 import warnings
@@ -15,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coattend.export.builder import Builder
-from coattend.export.certificate import KEY, Certificate, Line, Run, certify, compared, digest_of
+from coattend.export.certificate import KEY, Certificate
 from coattend.export.freezing import frozen_with_outputs
+from coattend.export.measurement import Line, Run, certify, compared, digest_of
 from coattend.export.shapes import image_shape_of
 from coattend.export.target import check_target
 from coattend.extras import install
@@ -25,7 +28,7 @@ from coattend.models.files import write_whole
 if TYPE_CHECKING:
     import onnx
 
-IMAGES, LOGITS = "images", "logits"
+IMAGES, LOGITS, MAPS = "images", "logits", "maps"
 
 
 def export_onnx(
@@ -40,7 +43,8 @@ def export_onnx(
 ) -> Certificate:
     """Write a network in evaluation mode as ONNX, in one file that needs neither torch nor this library.
 
-    Input ``images`` (batch, channels, height, width) float32, any batch; output ``logits``. ``masks`` adds one output
+    Input ``images`` (batch, channels, height, width) float32, any batch; output ``logits``, or ``maps`` if it has more
+    than two axes. ``masks`` adds one output
     ``mask:<layer>`` (batch, channels, group, height, width) per co-attention, named and shaped as in
     :func:`coattend.attention_masks`. ``responses`` adds ``response:<layer>``: what goes into each attention, and what
     comes out of each convolution; then norms stay apart from the convolutions. ``size`` is the height and width of the
@@ -78,23 +82,37 @@ def onnx_model(
             (example,),
             dynamo=True,
             input_names=[IMAGES],
-            output_names=[LOGITS, *builder.extra_outputs],
+            output_names=[LOGITS if logits.ndim == 2 else MAPS, *builder.extra_outputs],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             external_data=False,
         )
     assert program is not None
-    return program.model_proto
+    return _without_remarks(program.model_proto)
+
+
+def _without_remarks(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Drop what the exporter notes about itself: its source lines hold paths of this machine."""
+    graph = proto.graph
+    for part in (proto, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    return proto
 
 
 def sealed(
     proto: onnx.ModelProto, network: nn.Module, shape: tuple[int, int, int], metadata: Mapping[str, str]
 ) -> Certificate:
     """Measure a model against the network it was made from, and put the certificate into it."""
+    for key, value in metadata.items():
+        _add_metadata(proto, key, value)
     certificate = certify(network, runner(proto.SerializeToString()), shape, onnx_digest(proto))
-    for key, value in {**metadata, KEY: certificate.to_json()}.items():
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = key, value
+    _add_metadata(proto, KEY, certificate.to_json())
     return certificate
+
+
+def _add_metadata(proto: onnx.ModelProto, key: str, value: str) -> None:
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = key, value
 
 
 def check_onnx(path: str | Path) -> tuple[Certificate, list[Line]]:
@@ -112,25 +130,58 @@ def check_onnx(path: str | Path) -> tuple[Certificate, list[Line]]:
     if not certificates:
         raise ValueError(f"{path} has no certificate; expected a file written by `coattend export`.")
     certificate = Certificate.from_json(certificates[0], str(path))
-    return certificate, compared(certificate, runner(content), onnx_digest(proto))
+    _require_plain(proto, path)
+    digest = onnx_digest(proto) if certificate.format > 1 else _weight_digest(proto)
+    return certificate, compared(certificate, runner(content), digest)
+
+
+def _require_plain(proto: onnx.ModelProto, path: Path) -> None:
+    """Refuse graphs that an export never has: loops may run for ever, and other files may be read."""
+    nested = [n.op_type for n in proto.graph.node if any(a.HasField("g") or a.graphs for a in n.attribute)]
+    foreign = [f"{n.domain}::{n.op_type}" for n in proto.graph.node if n.domain not in ("", "ai.onnx")]
+    constants = [attribute.t for node in proto.graph.node for attribute in node.attribute]
+    outside = [t.name for t in (*proto.graph.initializer, *constants) if t.data_location or t.external_data]
+    if nested or foreign or outside or proto.functions:
+        what = (nested + foreign + outside + [f.name for f in proto.functions])[0]
+        raise ValueError(
+            f"{path} was not written by `coattend export`, or changed since: it holds {what}, and an export has no "
+            "loops, branches, functions, foreign operators or other files."
+        )
 
 
 def runner(content: bytes) -> Run:
-    """A model's first output as a function of images."""
+    """A model's first output as a function of images; the session starts with the first."""
     import onnxruntime  # type: ignore[import-untyped]
 
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    name, first = session.get_inputs()[0].name, session.get_outputs()[0].name
+    @functools.cache
+    def session() -> Any:
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = 4  # what fails is raised
+        return onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
-        (logits,) = session.run([first], {name: images.numpy()})
-        return torch.from_numpy(logits)
+        try:
+            name, first = session().get_inputs()[0].name, session().get_outputs()[0].name
+            (logits,) = session().run([first], {name: images.numpy()})
+            return torch.from_numpy(logits)
+        except Exception as error:  # onnxruntime's errors have no common class
+            reason = str(error).partition("\n")[0][:300]
+            raise ValueError(f"onnxruntime cannot run the graph ({reason}); export the network again.") from error
 
     return run
 
 
 def onnx_digest(proto: onnx.ModelProto) -> str:
-    """The digest of all numbers in a model: initialisers and constants."""
+    """The digest of a whole model, graph and metadata, without its certificate."""
+    whole = type(proto)()
+    whole.CopyFrom(proto)
+    for entry in [entry for entry in whole.metadata_props if entry.key == KEY]:
+        whole.metadata_props.remove(entry)
+    return hashlib.sha256(whole.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _weight_digest(proto: onnx.ModelProto) -> str:
+    """The digest that certificates of format 1 have: of initialisers and constants."""
     from onnx import numpy_helper
 
     found: list[tuple[str, NDArray[Any]]] = [(t.name, numpy_helper.to_array(t)) for t in proto.graph.initializer]

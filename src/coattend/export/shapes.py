@@ -7,6 +7,9 @@ from torch import nn
 
 from coattend.models import EquivariantNetwork, model_entry
 from coattend.models.exactness import in_channels_of
+from coattend.nn import evaluating
+
+MOST_PIXELS = 2048
 
 
 def image_shape_of(network: nn.Module, size: int | None) -> tuple[int, int, int]:
@@ -21,5 +24,22 @@ def image_shape_of(network: nn.Module, size: int | None) -> tuple[int, int, int]
                 f"how large are the images of {type(network).__name__}? Pass size=; it is known only for networks "
                 "built by create_model."
             )
-        size = model_entry(network.config["model"]).image_size
-    return in_channels_of(network), size, size
+        trained = network.image_shape
+        size = model_entry(network.config["model"]).image_size if trained is None else trained[1]
+    shape = (in_channels_of(network), size, size)
+    _require_suitable(network, shape)
+    return shape
+
+
+def _require_suitable(network: nn.Module, shape: tuple[int, int, int]) -> None:
+    _, height, width = shape
+    if not 1 <= height <= MOST_PIXELS:
+        raise ValueError(f"the images of an export must be 1 to {MOST_PIXELS} pixels high and wide, got {height}.")
+    try:
+        with evaluating(network):
+            network(torch.zeros(1, *shape, dtype=torch.float32))
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"the network cannot take images of {height} x {width} pixels ({reason}); choose another size."
+        ) from error

@@ -14,6 +14,7 @@ from coattend.export.onnx_file import export_onnx
 from coattend.export.quantised import export_int8
 from coattend.export.target import check_target
 from coattend.models import EquivariantNetwork, load_model, read_model_file
+from coattend.nn import CoAttention
 
 SUFFIXES = (".onnx", ".pt2", ".pt", ".safetensors")
 CALIBRATION, TEST = 500, 2000  # images
@@ -43,6 +44,8 @@ def export_file(
     check_target(to, overwrite)
     weights = _weights(source)
     network = load_model(weights).float().eval()
+    if masks and not any(isinstance(module, CoAttention) for module in network.modules()):
+        raise ValueError("--masks adds the masks of attention, and this network has none; leave it out.")
     if int8:
         yield from _int8(weights, network, to, data, overwrite)
         return
@@ -63,7 +66,8 @@ def export_file(
 
 def _summary(to: Path, certificate: Certificate) -> Iterator[str]:
     worst = max(certificate.equivariance.values())
-    yield f"{to}: {certificate.model}, {to.stat().st_size:,} bytes"
+    shape = " x ".join(map(str, certificate.image_shape))
+    yield f"{to}: {certificate.model} for images {shape}, {to.stat().st_size:,} bytes"
     yield f"largest difference to the original {certificate.parity:.1e} on {certificate.probes} random images"
     yield f"equivariance error {worst:.1e} over {certificate.acting_group.name}, digest {certificate.digest[:12]}"
 

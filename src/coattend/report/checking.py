@@ -22,7 +22,7 @@ def check_network(model: str, size: int | None, group: str | None, seed: int, co
     if certified is not None:
         console.print(certificate_table(*certified, model))
         holds = all(line.agrees for line in certified[1])
-        if not holds or Path(model).suffix == ".onnx":
+        if not holds or Path(model).suffix in (".onnx", ".pt2"):
             return holds
     network = _network(model)
     assert network.config is not None
