@@ -145,6 +145,16 @@ def test_every_bad_file_is_in_one_message(classes: Path) -> None:
         load_data(classes)
 
 
+def test_small_files_do_not_decide_how_much_memory_is_taken(classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coattend.data.image_folders.UNPACKED", 10_000)
+    assert load_data(classes).image_shape == (3, 20, 20)  # random pixels fill their files
+    for path in classes.rglob("*.[pP][nN][gG]"):
+        write(path, np.zeros((200, 200, 3), np.uint8), optimize=True)
+    with pytest.raises(DataError, match="30 images of 200 x 200 pixels take 3,600,000 bytes .* choose a smaller size"):
+        load_data(classes)
+    assert load_data(classes, size=30).image_shape == (3, 30, 30)
+
+
 def test_a_summary_says_what_was_read(classes: Path) -> None:
     counts = "own: 24 / 3 / 3 images 3 x 20 x 20 to train, validate and test, 2 classes (cat, dog); own images own ("
     assert load_data(classes).summary().startswith(counts)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coattend.data.dataset import DataError, Dataset
 
 Fit = Literal["resize", "crop"]
 PIXELS = 1 << 20  # taken to float64 at once, which bounds the memory that one enormous image needs
+SAMPLES = 16  # along one axis at once, so that only the pixels near them are multiplied
 ONE = 1 << 21  # what the weights of one sample add up to, about
 LARGEST_CHOSEN = 128  # pixels a side; more is a choice that costs time, so it is left to the user
 
@@ -78,26 +81,37 @@ def _resampled(images: Tensor, size: int, step: float) -> Tensor:
     All sums are whole numbers below 2**53, so they are exact in float64 and do not depend on the order of the axes: the
     result commutes with turns, and is the same on every machine.
     """
-    top, down = _weights(images.shape[-2], size, step)
-    left, across = _weights(images.shape[-1], size, step)
-    window = images[..., top : top + down.shape[1], left : left + across.shape[1]]
-    rows = max(1, PIXELS // max(1, window[..., 0, :].numel()))
-    narrow = torch.cat([strip.double() @ across.T for strip in window.split(rows, dim=-2)], dim=-2)
-    values = (down @ narrow) / (down.sum(1)[:, None] * across.sum(1))
+    reach = (size - 1) / 2 * step + 2 * max(step, 1.0)
+    cut = max(0, math.floor((images.shape[-2] - 1) / 2 - reach))  # rows at both ends that no sample reaches
+    images = images[..., cut : images.shape[-2] - cut, :]
+    rows = max(1, PIXELS // max(1, images[..., 0, :].numel()))
+    strips = [_along_rows(strip, size, step) for strip in images.split(rows, dim=-2)]
+    across = strips[0][1]
+    sums, down = _along_rows(torch.cat([strip for strip, _ in strips], dim=-2).mT, size, step)
+    values = sums.mT / (down[:, None] * across)
     return (values + 0.5).floor().clamp(0, 255).byte()
 
 
-def _weights(length: int, size: int, step: float) -> tuple[int, Tensor]:
-    """The first pixel that counts, and the weights (size, pixels) of cubic convolution, widened where it shrinks.
+def _along_rows(values: Tensor, size: int, step: float) -> tuple[Tensor, Tensor]:
+    """Weighted sums (..., size) over the last axis, and the sums (size,) of the weights alone."""
+    sums, totals = [], []
+    for start in range(0, size, SAMPLES):
+        samples: NDArray[Any] = (np.arange(start, min(start + SAMPLES, size)) - (size - 1) / 2) * step
+        first, weights = _weights(values.shape[-1], samples, max(step, 1.0))
+        sums.append(values[..., first : first + weights.shape[1]].double() @ weights.T)
+        totals.append(weights.sum(1))
+    return torch.cat(sums, dim=-1), torch.cat(totals)
 
-    Both coordinates are measured from the centre: mirrored places have the same weight, to the last bit.
+
+def _weights(length: int, samples: NDArray[Any], wide: float) -> tuple[int, Tensor]:
+    """The first pixel that counts, and the weights (samples, pixels) of cubic convolution over ``wide`` pixels.
+
+    Samples and pixels are measured from the centre: mirrored places have the same weight, to the last bit.
     """
-    wide = max(step, 1.0)
-    reach = (size - 1) / 2 * step + 2 * wide
-    first = max(0, int(np.floor((length - 1) / 2 - reach)))
-    pixels = np.arange(first, length - first) - (length - 1) / 2
-    samples = (np.arange(size) - (size - 1) / 2) * step
-    distance = np.abs(pixels - samples[:, None]) / wide
+    centre = (length - 1) / 2
+    first = max(0, math.floor(centre + samples[0] - 2 * wide))
+    last = min(length - 1, math.ceil(centre + samples[-1] + 2 * wide))
+    distance = np.abs(np.arange(first, last + 1) - centre - samples[:, None]) / wide
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
     cubic = np.where(distance < 1, near, np.where(distance < 2, far, 0.0))

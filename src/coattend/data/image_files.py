@@ -26,6 +26,7 @@ GREY = frozenset({"1", "L", "LA"})
 COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"})
 BACKGROUND = "white"
 STRIP = 1 << 20  # pixels converted at once
+LONGEST = 1 << 17  # pixels a side; Pillow needs memory for every row, however short
 BITS_PER_SAMPLE = 258  # tag of TIFF
 
 
@@ -85,6 +86,8 @@ def _check(image: Image, path: Path) -> None:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != PHOTOGRAPHS:
         raise DataError(f"{path} holds {frames} images and which one is meant cannot be told; save each as a file.")
+    if max(image.size) > LONGEST:
+        raise DataError(f"{path} has a side of {max(image.size):,} pixels, more than {LONGEST:,}; cut it into tiles.")
     bits = _bits_per_sample(image, path)
     if bits > 8 or image.mode not in GREY | COLOUR:
         got = f"{bits} bits" if bits > 8 else f"Pillow's mode {image.mode!r}"

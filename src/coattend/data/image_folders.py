@@ -13,6 +13,7 @@ from torch import Tensor
 from coattend.data.dataset import DataError, Split
 from coattend.data.fitting import Fit, check_fit, chosen_size, fitted, recoloured
 from coattend.data.image_files import image_size, read_image, sorted_images
+from coattend.data.storage import PACKED, UNPACKED
 
 SPLIT_FOLDERS = {
     "train": "train",
@@ -55,6 +56,8 @@ def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
         check_fit(size, fit)
     elif any(shape[0] != shape[1] for shape in shapes.values()) or len(set(shapes.values())) > 1:
         size = chosen_size(list(shapes.values()), fit)
+    else:
+        _check_memory(path, shapes)
 
     def fitted_file(file: Path) -> Tensor:
         image = read_image(file)
@@ -76,6 +79,17 @@ def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
             tuple(str(file) for file, _ in labelled),
         )
     return FolderImages(parts, tuple(classes), how_fitted(set(shapes.values()), size, fit))
+
+
+def _check_memory(path: Path, shapes: dict[Path, tuple[int, int]]) -> None:
+    """Images that keep their size are all in memory; files of a few bytes must not decide how much that is."""
+    needed = 3 * sum(height * width for height, width in shapes.values())
+    if needed > max(UNPACKED, PACKED * sum(file.stat().st_size for file in shapes)):
+        height, width = next(iter(shapes.values()))
+        raise DataError(
+            f"{path}: {len(shapes):,} images of {height:,} x {width:,} pixels take {needed:,} bytes of memory, far "
+            "more than their files; choose a smaller size (--size, or size= in Python)."
+        )
 
 
 def _split_folders(path: Path) -> dict[str, Path]:
