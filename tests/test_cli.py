@@ -47,7 +47,7 @@ def test_check_passes_fails_and_explains(tmp_path: Path) -> None:
     sound = coattend("check", "a_p4cnn:width=4")
     assert sound.returncode == 0
     assert "turn 270°" in sound.stdout
-    assert "exact at this size" in sound.stdout
+    assert "a_p4cnn is exactly equivariant to C4 on images of 28 x 28" in sound.stdout
     broken = coattend("check", "p4_allcnn:width=4")
     assert broken.returncode == 1
     assert "stride against size" in broken.stdout
@@ -65,6 +65,7 @@ def test_check_passes_fails_and_explains(tmp_path: Path) -> None:
         (("check", "a_p4cn"), "did you mean a_p4cnn"),
         (("check", "absent.safetensors"), "there is no file absent.safetensors"),
         (("check", "p4cnn", "--group", "p6"), "unknown group 'p6'"),
+        (("check", "p4cnn", "--size", "0"), "--size expects the height and width of images"),
         (("train", "p4cn"), "did you mean p4cnn"),
         (("train", "p4cnn", "--recipe", "hose"), "did you mean house"),
         (("train", "p4cnn", "--data", "minii"), "mini"),

@@ -52,8 +52,10 @@ def check(model: tyro.conf.Positional[str], size: int | None = None, group: str 
     not hold, that is 1 as well.
 
     Args:
-        model: A model's name, with options behind a colon if wanted, a file written by save_model, or an .onnx file.
-        size: Height and width of the images; by default those of the data set.
+        model: A model's name, with options after a colon if wanted, a run folder, a file written by save_model, or an
+            exported .onnx file.
+        size: Height and width of the images; by default those the network was trained on, for a name those of the
+            paper's data set.
         group: The group to check against; by default the network's own, for plain networks p4.
         seed: Seed of weights and images.
     """

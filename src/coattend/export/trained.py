@@ -42,7 +42,7 @@ def export_file(
     if int8 and (masks or responses or size):
         raise ValueError("--int8 goes without --masks, --responses and --size.")
     check_target(to, overwrite)
-    weights = _weights(source)
+    weights = weights_of(source)
     network = load_model(weights).float().eval()
     if masks and not any(isinstance(module, CoAttention) for module in network.modules()):
         raise ValueError("--masks adds the masks of attention, and this network has none; leave it out.")
@@ -110,7 +110,8 @@ def _metadata(weights: Path) -> dict[str, str]:
     return {**kept, "coattend.learnt": json.dumps(learnt)} if learnt else kept
 
 
-def _weights(source: str) -> Path:
+def weights_of(source: str) -> Path:
+    """Find the weights of a run folder: of the epoch chosen on validation, else the last; a file stays as it is."""
     path = Path(source)
     if not path.is_dir():
         return path

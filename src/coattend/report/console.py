@@ -48,9 +48,9 @@ def models_table(pattern: str) -> Group:
     return Group(table, Text(legend), *(Text(f"{number}: {note}") for number, note in enumerate(notes, start=1)))
 
 
-def equivariance_table(errors: dict[int, float], group: FiniteGroup, title: str) -> Table:
+def equivariance_table(errors: dict[int, float], group: FiniteGroup) -> Table:
     """One line per element."""
-    table = Table(title=title)
+    table = Table()
     table.add_column("element", no_wrap=True)
     table.add_column("what it does", no_wrap=True)
     table.add_column("relative error", justify="right", no_wrap=True)
