@@ -56,3 +56,40 @@ def test_they_are_thin_and_equivariant() -> None:
     ca.assert_equivariant(net[2], maps, CLOCKWISE)
     with pytest.raises(AssertionError, match="turn 90"):
         ca.assert_equivariant(net[2], maps, "p4")
+
+
+def eq_3(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """[RH20] Eq. 3 to the letter: ``y(u, r) = sum_{r', u'} x(u + u', r') W(theta_r u', r' - r)``, one sum at a time.
+
+    u' = (x to the right, y up) from the filter's centre; theta_r turns by r quarter turns, counter-clockwise.
+    """
+    k = weight.shape[-1]
+    half = k // 2
+    height, width = (size - 2 * half for size in x.shape[-2:])
+    y = torch.zeros(len(x), len(weight), 4, height, width)
+    for r in range(4):
+        cos, sin = (1, 0, -1, 0)[r], (0, 1, 0, -1)[r]
+        for other in range(4):
+            for right in range(-half, half + 1):
+                for up in range(-half, half + 1):
+                    turned_right, turned_up = cos * right - sin * up, sin * right + cos * up
+                    tap = weight[:, :, (other - r) % 4, half - turned_up, half + turned_right]
+                    seen = x[:, :, other, half - up : half - up + height, half + right : half + right + width]
+                    y[:, :, r] += torch.einsum("oi,bihw->bohw", tap, seen)
+    return y
+
+
+@pytest.mark.parametrize("kernel_size", [3, 5])
+def test_eq_3_to_the_letter_is_the_isotonic_layer_and_not_the_counter_clockwise_one(kernel_size: int) -> None:
+    isotonic, conv = (
+        nn.IsotonicConv2d(2, 3, kernel_size, bias=False),
+        nn.GroupConv2d(2, 3, kernel_size, "p4", bias=False),
+    )
+    conv.load_state_dict(isotonic.state_dict())
+    x = torch.randn(2, 2, 4, 8, 9)
+    printed = eq_3(x, isotonic.weight.detach())
+    torch.testing.assert_close(isotonic(x), printed, rtol=1e-12, atol=1e-12)
+    assert (conv(x) - printed).abs().max() > 0.1
+    # The same function once poses are numbered the other way round: r -> -r, in input, filter and output.
+    conv.weight.data = isotonic.weight.data[:, :, SWAP]
+    torch.testing.assert_close(conv(x[:, :, SWAP])[:, :, SWAP], printed, rtol=1e-12, atol=1e-12)

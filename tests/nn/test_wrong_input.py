@@ -197,3 +197,20 @@ def test_norms_name_a_wider_input(norm: str) -> None:
     with pytest.raises(ValueError, match=r"has torch.float32 parameters and got a torch.float64 input"):
         layer(MAP)
     assert layer(MAP.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nn.restrict(None, (0,)), "restrict expects a model, a torch.nn.Module, got NoneType"),
+        (lambda: nn.group_convolutions("p4cnn"), "group_convolutions expects a model.*got str"),
+        (lambda: nn.restricted_poses(None), "expects a model.*got NoneType"),
+        (lambda: nn.synchronise_norms(None), "synchronise_norms expects a model.*got NoneType"),
+        (lambda: nn.estimate_norm_statistics(None, []), "estimate_norm_statistics expects a model.*got NoneType"),
+        (lambda: nn.estimate_norm_statistics(nn.GroupBatchNorm2d(1), None), "batches to iterate over, got NoneType"),
+        (lambda: nn.attention_masks(None, MAP), "attention_masks expects a model.*got NoneType"),
+    ],
+)
+def test_what_is_no_model_is_refused(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coattend.functional import attend, attention_index, attention_mask, attention_matrix
 from coattend.groups import FiniteGroup, get_group
-from coattend.nn.checks import check_choice, check_dtype, check_integer, check_number, check_real_map
+from coattend.nn.checks import check_choice, check_dtype, check_integer, check_model, check_number, check_real_map
 from coattend.nn.evaluating import evaluating
 from coattend.nn.tables import TabledModule
 
@@ -165,6 +165,7 @@ def attention_masks(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
     Runs in evaluation mode without gradients; the model is left as it was.
     """
+    check_model("attention_masks", model)
     masks: dict[str, Tensor] = {}
 
     def record(name: str, layer: CoAttention) -> torch.utils.hooks.RemovableHandle:

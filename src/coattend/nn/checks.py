@@ -117,5 +117,11 @@ def check_choice(layer: nn.Module, name: str, value: object, choices: tuple[str,
         raise ValueError(f"{_name(layer)} expects {name} to be one of {', '.join(map(repr, choices))}, got {value!r}.")
 
 
+def check_model(function: str, model: nn.Module) -> None:
+    """Require a module."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{function} expects a model, a torch.nn.Module, got {type(model).__name__}.")
+
+
 def _name(layer: nn.Module) -> str:
     return type(layer).__name__

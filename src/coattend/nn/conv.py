@@ -26,7 +26,9 @@ class LiftingConv2d(PoseConv2d):
 
     Shapes: (batch, in_channels, height, width) -> (batch, out_channels, group, height', width');
     weight (out, in, k, k), one bias per channel.
-    Differs from the paper: nothing; other angles than quarter turns are interpolated (docs/conventions.md).
+    Differs from the paper: over ``cyclic(n)`` pose r turns filters counter-clockwise, in Eq. 3 as printed clockwise;
+    for that use ``cyclic(n, clockwise=True)``, or :class:`CycleConv2d`. Angles other than quarter turns are
+    interpolated (docs/conventions.md).
 
     >>> LiftingConv2d(1, 10, 3, group="p4")(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10, 4, 26, 26])
@@ -77,7 +79,9 @@ class GroupConv2d(PoseConv2d):
 
     Shapes: (batch, in_channels, group, height, width) -> (batch, out_channels, group, height', width');
     weight (out, in, group, k, k), or (out, in, |T|, k, k), one bias per channel.
-    Differs from the paper: nothing; other angles than quarter turns are interpolated (docs/conventions.md).
+    Differs from the paper: over ``cyclic(n)`` pose r turns filters counter-clockwise, in Eq. 3 as printed clockwise,
+    which is :class:`IsotonicConv2d`; numbering the poses the other way round makes one of the other. Angles other than
+    quarter turns are interpolated (docs/conventions.md).
 
     >>> GroupConv2d(10, 20, 3, group="p4m")
     GroupConv2d(D4, 10 -> 20, kernel=3)

@@ -42,7 +42,10 @@ class CycleConv2d(LiftingConv2d):
 
 
 class IsotonicConv2d(GroupConv2d):
-    """DREN's isotonic layer: :class:`GroupConv2d` whose pose r is a clockwise rotation by r quarter turns."""
+    """DREN's isotonic layer: :class:`GroupConv2d` whose pose r is a clockwise rotation by r quarter turns.
+
+    This is [RH20] Eq. 3 as printed: ``W(theta_r u')`` is the filter turned by the inverse of ``theta_r``.
+    """
 
     def __init__(
         self,

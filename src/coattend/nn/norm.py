@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from coattend.nn.checks import check_dtype, check_integer, check_number, check_real_map
+from coattend.nn.checks import check_dtype, check_integer, check_model, check_number, check_real_map
 
 
 def check_norm(layer: nn.Module, name: str, channels: object, eps: object, momentum: object = None) -> int:
@@ -106,6 +106,7 @@ def synchronise_norms(model: nn.Module, sync: bool = True) -> None:
     >>> model[0].sync
     True
     """
+    check_model("synchronise_norms", model)
     for module in model.modules():
         if isinstance(module, GroupBatchNorm2d):
             module.sync = sync

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
+from coattend.nn.checks import check_model
 from coattend.nn.pose_conv import PoseConv2d
 
 Relative = Mapping[str, Iterable[int]] | Iterable[int] | int
@@ -13,6 +14,7 @@ Relative = Mapping[str, Iterable[int]] | Iterable[int] | int
 
 def group_convolutions(model: nn.Module) -> dict[str, PoseConv2d]:
     """The layers that have relative poses to choose from, by name."""
+    check_model("group_convolutions", model)
     return {
         name: layer
         for name, layer in model.named_modules()
@@ -36,6 +38,7 @@ def restrict(model: nn.Module, relative: Relative) -> None:
     >>> model[1]
     GroupConv2d(C4, 8 -> 8, kernel=3, relative=(0, 2))
     """
+    check_model("restrict", model)
     layers = group_convolutions(model)
     by_layer = relative if isinstance(relative, Mapping) else dict.fromkeys(layers, relative)
     unknown = [name for name in by_layer if name not in layers]
