@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import coattend as ca
+from coattend import cli
 from coattend.__main__ import run
 from coattend.cli import main
 from coattend.data import load_data
+from coattend.train import Recipe
 
 
 def coattend(*arguments: str, width: int = 80) -> subprocess.CompletedProcess[str]:
@@ -91,6 +95,33 @@ def test_mistakes_end_in_one_line_and_exit_code_2(
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("coattend: ")
     assert message in line
+
+
+VERBS = re.findall(r"@app\.command\ndef (\w+)\(", Path(cli.__file__).read_text())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_names_what_is_expected_and_has_an_example(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["coattend", verb, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    text = capsys.readouterr().out
+    for vague in ("STR", r"\{None\}", "PATH"):
+        assert not re.search(rf"(?<!\w){vague}(?!\w)", text), vague
+    (example,) = re.findall(r"Example: coattend (.*)", text)
+    assert example.split()[0] == verb
+    for option in re.findall(r"(--[\w-]+)", example):
+        assert option in text.replace(example, ""), option
+
+
+def test_recipes_lists_every_field_with_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.recipes("z2cnn")
+    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert {field.name for field in dataclasses.fields(Recipe)} - {"name"} <= set(lines)
+    assert lines["epochs"] == ["12", "30", "300"]
+    assert lines["optimizer"] == ["adamw", "adamw", "adam"]
 
 
 def test_version() -> None:

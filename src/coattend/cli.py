@@ -1,11 +1,11 @@
-"""The command line: verbs, and nothing that is not said elsewhere."""
+"""The command line: every verb parses its arguments, calls the library and prints."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import torch
 import tyro
@@ -20,6 +20,7 @@ from coattend.report import (
     data_table,
     fetch_progress,
     models_table,
+    recipes_table,
     reproduction_table,
     working,
 )
@@ -29,12 +30,28 @@ from coattend.version import __version__
 # The training verbs import coattend.train themselves: it loads Lightning Fabric, which takes seconds.
 
 app = tyro.extras.SubcommandApp()
+
+
+def _shown(metavar: str) -> Any:
+    return tyro.conf.arg(metavar=metavar)
+
+
 Settings = Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
+Model = Annotated[tyro.conf.Positional[str], _shown("MODEL")]
+Run = Annotated[tyro.conf.Positional[str], _shown("RUN")]
+Data = Annotated[str | None, _shown("DATA")]
+Name = Annotated[str | None, _shown("NAME")]
+Pixels = Annotated[int | None, _shown("PIXELS")]
+Folder = Annotated[Path, _shown("FOLDER")]
+File = Annotated[Path | None, _shown("FILE")]
+Seeds = Annotated[str, _shown("SEED[,SEED...]")]
 
 
 @app.command
-def models(pattern: tyro.conf.Positional[str] = "*") -> int:
+def models(pattern: Annotated[tyro.conf.Positional[str], _shown("PATTERN")] = "*") -> int:
     """List the networks: parameters, published count and error.
+
+    Example: coattend models '*p4m*'
 
     Args:
         pattern: Wildcards pick some of them, for example "*p4m*".
@@ -44,12 +61,16 @@ def models(pattern: tyro.conf.Positional[str] = "*") -> int:
 
 
 @app.command
-def check(model: tyro.conf.Positional[str], size: int | None = None, group: str | None = None, seed: int = 0) -> int:
+def check(
+    model: Model, size: Pixels = None, group: Annotated[str | None, _shown("GROUP")] = None, seed: int = 0
+) -> int:
     """Measure the equivariance of a network element by element, and name the layer that breaks it.
 
     Exits with 1 if it is not equivariant. Measured in float64 on random images; batch-norm statistics of fresh networks
     are estimated from random images first. The certificate of an exported file is recomputed from the file; if it does
     not hold, that is 1 as well.
+
+    Example: coattend check a_p4m_allcnn --size 33
 
     Args:
         model: A model's name, with options after a colon if wanted, a run folder, a file written by save_model, or an
@@ -63,8 +84,13 @@ def check(model: tyro.conf.Positional[str], size: int | None = None, group: str 
 
 
 @app.command
-def data(action: tyro.conf.Positional[Literal["list", "fetch"]], name: tyro.conf.Positional[str | None] = None) -> int:
+def data(
+    action: tyro.conf.Positional[Literal["list", "fetch"]],
+    name: Annotated[tyro.conf.Positional[str | None], _shown("[NAME]")] = None,
+) -> int:
     """List the data sets and where they are, or fetch one.
+
+    Example: coattend data fetch rotated-mnist
 
     Args:
         action: list, or fetch with a name.
@@ -85,30 +111,32 @@ def data(action: tyro.conf.Positional[Literal["list", "fetch"]], name: tyro.conf
 
 @app.command
 def train(
-    model: tyro.conf.Positional[str],
-    data: str | None = None,
+    model: Model,
+    data: Data = None,
     seed: int = 0,
-    recipe: str | None = None,
-    size: int | None = None,
-    fit: Fit | None = None,
+    recipe: Name = None,
+    size: Pixels = None,
+    fit: Annotated[Fit | None, _shown("{resize,crop}")] = None,
     settings: Settings = (),
-    folder: Path = Path("runs"),
-    name: str | None = None,
-    accelerator: str = "auto",
+    folder: Folder = Path("runs"),
+    name: Name = None,
+    accelerator: Annotated[str, _shown("NAME")] = "auto",
     devices: int = 1,
     nodes: int = 1,
 ) -> int:
-    """Train one network; a run that was stopped goes on where it was.
+    """Train one network; the same command continues a run that was stopped.
+
+    Example: coattend train p4m_allcnn:downsample=pool --data tissue --size 48 --set epochs=50
 
     Args:
-        model: A model's name, with options behind a colon if wanted.
+        model: A model's name, with options after a colon if wanted.
         data: A data set's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
         seed: Seed of weights, order and augmentation.
         recipe: quick, house or paper; by default quick on mini and house elsewhere.
         size: Pixels a side that all images are given; by default those they have, or a common one where they differ.
         fit: resize scales the shorter side to size and cuts the longer one at both ends; crop cuts the centre.
-        settings: Change a field of the recipe; may be repeated.
-        folder: Where run folders live.
+        settings: Change a field of the recipe; may be repeated. `coattend recipes` lists the fields.
+        folder: Where run folders are.
         name: A short name for the run's folder, instead of data, network and recipe.
         accelerator: cpu, cuda, mps or auto.
         devices: Processes on this machine.
@@ -130,30 +158,47 @@ def train(
 
 
 @app.command
+def recipes(model: Model = "p4cnn") -> int:
+    """List the fields of the recipes and their values: quick, house, and the paper's for a network.
+
+    Example: coattend recipes p4m_resnet44
+
+    Args:
+        model: The network whose row of Table 1 the paper's recipe is for.
+    """
+    from coattend.train import get_recipe
+
+    console().print(recipes_table([get_recipe(name, model) for name in ("quick", "house", "paper")]))
+    return 0
+
+
+@app.command
 def compare(
-    models: tyro.conf.Positional[tuple[str, ...]],
-    seeds: str = "0",
-    data: str | None = None,
-    recipe: str | None = None,
-    size: int | None = None,
-    fit: Fit | None = None,
+    models: Annotated[tyro.conf.Positional[tuple[str, ...]], _shown("MODEL [MODEL ...]")],
+    seeds: Seeds = "0",
+    data: Data = None,
+    recipe: Name = None,
+    size: Pixels = None,
+    fit: Annotated[Fit | None, _shown("{resize,crop}")] = None,
     settings: Settings = (),
-    folder: Path = Path("runs"),
-    accelerator: str = "auto",
+    folder: Folder = Path("runs"),
+    accelerator: Annotated[str, _shown("NAME")] = "auto",
     devices: int = 1,
     nodes: int = 1,
 ) -> int:
-    """Train networks side by side and tell whether they differ: the first is what the others are measured against.
+    """Train networks side by side and test whether they differ from the first.
+
+    Example: coattend compare p4cnn a_p4cnn:attention=output --seeds 0,1,2
 
     Args:
-        models: Names of networks, with options behind a colon if wanted.
+        models: Names of networks, with options after a colon if wanted.
         seeds: Seeds, separated by commas.
         data: A data set's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
         recipe: quick, house or paper; by default quick on mini and house elsewhere.
         size: Pixels a side that all images are given; by default those they have, or a common one where they differ.
         fit: resize scales the shorter side to size and cuts the longer one at both ends; crop cuts the centre.
-        settings: Change a field of the recipe; may be repeated.
-        folder: Where run folders live.
+        settings: Change a field of the recipe; may be repeated. `coattend recipes` lists the fields.
+        folder: Where run folders are.
         accelerator: cpu, cuda, mps or auto.
         devices: Processes on this machine.
         nodes: Machines.
@@ -178,8 +223,10 @@ def compare(
 
 
 @app.command
-def evaluate(run: tyro.conf.Positional[str], data: str | None = None, errors: Path | None = None) -> int:
+def evaluate(run: Run, data: Data = None, errors: File = None) -> int:
     """Test a trained network: error, loss, recall and mistakes of every class, and equivariance error on real images.
+
+    Example: coattend evaluate runs/mini/p4cnn/quick/seed0
 
     Args:
         run: A run folder, or one of its .safetensors files.
@@ -199,14 +246,16 @@ def evaluate(run: tyro.conf.Positional[str], data: str | None = None, errors: Pa
 
 @app.command
 def predict(
-    file: tyro.conf.Positional[str],
-    images: tyro.conf.Positional[tuple[Path, ...]],
-    csv: Path | None = None,
-    json: Path | None = None,
+    file: Run,
+    images: Annotated[tyro.conf.Positional[tuple[Path, ...]], _shown("IMAGE [IMAGE ...]")],
+    csv: File = None,
+    json: File = None,
 ) -> int:
     """Classify images: class, its probability, and the pose (rotation, reflection) that the network responds to most.
 
     Goes on after files that cannot be read and exits with 1 if there was one.
+
+    Example: coattend predict runs/mini/p4cnn/quick/seed0 docs/pictures/digit.png
 
     Args:
         file: A run folder, or one of its .safetensors files.
@@ -237,19 +286,21 @@ def predict(
 
 @app.command
 def reproduce(
-    rows: tyro.conf.Positional[tuple[str, ...]] = (),
-    seeds: str = "0",
+    rows: Annotated[tyro.conf.Positional[tuple[str, ...]], _shown("[MODEL ...]")] = (),
+    seeds: Seeds = "0",
     settings: Settings = (),
-    folder: Path = Path("runs"),
-    ledger: Path | None = None,
+    folder: Folder = Path("runs"),
+    ledger: Annotated[Path | None, _shown("FOLDER")] = None,
 ) -> int:
     """Train rows of Table 1 by the paper's recipes, resuming what is there, and show them beside the published figures.
+
+    Example: coattend reproduce p4cnn a_p4cnn --seeds 0,1,2
 
     Args:
         rows: Names of `coattend models`; none shows what is there.
         seeds: Seeds, separated by commas.
-        settings: Change a field of the recipes; may be repeated.
-        folder: Where run folders live.
+        settings: Change a field of the recipes; may be repeated. `coattend recipes` lists the fields.
+        folder: Where run folders are.
         ledger: Where results.md and its results are written; by default a folder ledger beside the runs.
     """
     from coattend.train import changed, collect, get_recipe, reproductions, write_ledger
@@ -269,12 +320,14 @@ def reproduce(
 
 @app.command
 def report(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
-    to: Path | None = None,
-    envelope_data: str = "",
-    pictures: Path | None = None,
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], _shown("RUN [RUN ...]")],
+    to: File = None,
+    envelope_data: Annotated[str, _shown("DATA[,DATA...]")] = "",
+    pictures: Annotated[Path | None, _shown("FOLDER")] = None,
 ) -> int:
     """Write one HTML page about runs: errors with intervals, curves, equivariance, attention pictures, envelopes.
+
+    Example: coattend report runs/mini --to report.html
 
     Args:
         runs: Run folders, or folders that have some below them.
@@ -292,8 +345,14 @@ def report(
 
 
 @app.command
-def attend(file: tyro.conf.Positional[str], image: tyro.conf.Positional[Path], to: Path = Path("attention")) -> int:
+def attend(
+    file: Run,
+    image: Annotated[tyro.conf.Positional[Path], _shown("IMAGE")],
+    to: Folder = Path("attention"),
+) -> int:
     """Draw what every layer of a trained network attends to in one image, its rotations and its mirrors.
+
+    Example: coattend attend runs/mini/a_p4cnn/quick/seed0 docs/pictures/digit.png --to attention
 
     Args:
         file: A run folder, or one of its .safetensors files.
@@ -310,12 +369,14 @@ def attend(file: tyro.conf.Positional[str], image: tyro.conf.Positional[Path], t
 
 @app.command
 def explore(
-    files: tyro.conf.Positional[tuple[str, ...]] = (),
-    to: Path | None = None,
+    files: Annotated[tyro.conf.Positional[tuple[str, ...]], _shown("[RUN ...]")] = (),
+    to: File = None,
     port: int = 0,
     in_browser: Annotated[bool, tyro.conf.arg(name="open")] = True,
 ) -> int:
     """Draw a digit and turn it in the browser while networks run beside it: answers, responses and masks follow.
+
+    Example: coattend explore runs/mini/p4cnn/quick/seed0
 
     Args:
         files: Run folders or their .safetensors files, shown side by side; by default the packaged networks.
@@ -341,16 +402,18 @@ def explore(
 
 @app.command
 def export(
-    file: tyro.conf.Positional[str],
-    to: Path,
-    size: int | None = None,
+    file: Run,
+    to: Annotated[Path, _shown("FILE")],
+    size: Pixels = None,
     masks: bool = False,
     responses: bool = False,
     int8: bool = False,
-    data: str | None = None,
+    data: Data = None,
     overwrite: bool = False,
 ) -> int:
     """Write a trained network for places where this library is not installed, with a certificate of what was measured.
+
+    Example: coattend export runs/mini/p4cnn/quick/seed0 --to model.onnx
 
     Args:
         file: A run folder, or a .safetensors file.
@@ -371,18 +434,20 @@ def export(
 
 @app.command
 def restrict(
-    file: tyro.conf.Positional[str],
-    keep: int | None = None,
-    budget: float | None = None,
-    data: str | None = None,
-    to: Path = Path("restricted.safetensors"),
+    file: Run,
+    keep: Annotated[int | None, _shown("POSES")] = None,
+    budget: Annotated[float | None, _shown("SHARE")] = None,
+    data: Data = None,
+    to: Annotated[Path, _shown("FILE")] = Path("restricted.safetensors"),
     epochs: int = 3,
     images: int = 256,
-    picture: Path | None = None,
+    picture: File = None,
     seed: int = 0,
     overwrite: bool = False,
 ) -> int:
     """Cut a trained network down to the relative poses that contribute, fine-tune it, and show it before and after.
+
+    Example: coattend restrict runs/mini/p4cnn/quick/seed0 --keep 2 --to small.safetensors
 
     Args:
         file: A run folder, or one of its .safetensors files.
@@ -409,10 +474,10 @@ def restrict(
 
 
 @app.command
-def bench(
-    rounds: int = 30, compiled: bool = True, growth: bool = True, csv: Path | None = None, plot: Path | None = None
-) -> int:
+def bench(rounds: int = 30, compiled: bool = True, growth: bool = True, csv: File = None, plot: File = None) -> int:
     """Measure speed and memory as ratios: against plain conv2d, the literal formula, e2cnn, and compiled networks.
+
+    Example: coattend bench --rounds 10 --no-compiled --csv bench.csv
 
     Args:
         rounds: Interleaved rounds per line; the median counts.

@@ -6,6 +6,7 @@ from coattend.report.console import data_table as data_table
 from coattend.report.console import equivariance_table as equivariance_table
 from coattend.report.console import fetch_progress as fetch_progress
 from coattend.report.console import models_table as models_table
+from coattend.report.console import recipes_table as recipes_table
 from coattend.report.console import reproduction_table as reproduction_table
 from coattend.report.console import working as working
 from coattend.report.envelope import Envelope as Envelope

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from coattend.terminal import console
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coattend.train import Comparison, Reproduction
+    from coattend.train import Comparison, Recipe, Reproduction
 
 
 def models_table(pattern: str) -> Group:
@@ -76,7 +77,8 @@ def comparison_table(comparison: Comparison) -> Group:
         against = ""
         if delta is not None:
             against = f"{delta.mean:+.2f} [{delta.low:+.2f}, {delta.high:+.2f}]\n{delta.verdict}"
-        table.add_row(row.model, f"{row.parameters:,}", f"{row.seconds_per_epoch:.1f}", error, against)
+        name = folded(row.model, console().width - 58)  # what the other columns leave
+        table.add_row(name, f"{row.parameters:,}", f"{row.seconds_per_epoch:.1f}", error, against)
     methods = {row.against_first.method for row in comparison.rows if row.against_first is not None}
     protocols = {"valid": "epoch chosen on the validation split", "last": "last epoch"}
     chosen = " and ".join(protocols[p] for p in sorted({row.protocol for row in comparison.rows}))
@@ -104,6 +106,40 @@ def _mean(errors: Sequence[float]) -> str:
         return "not run"
     spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""
     return f"{statistics.fmean(errors):.2f}{spread}"
+
+
+def folded(model: str, width: int) -> str:
+    """A network's name in lines that end after a colon or comma where it is wider than ``width``.
+
+    >>> folded("a_p4cnn:attention=output", 22)
+    'a_p4cnn:\\nattention=output'
+    """
+    lines = [""]
+    for piece in re.findall(r"[^:,]+[:,]?", model):
+        if lines[-1] and len(lines[-1] + piece) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
+
+
+def recipes_table(recipes: Sequence[Recipe]) -> Table:
+    """Every field that ``--set`` changes, with its value in each recipe."""
+    table = Table(title="Fields of the recipes, for --set FIELD=VALUE", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("field", no_wrap=True)
+    for recipe in recipes:
+        table.add_column(recipe.name, overflow="fold")
+    values = [recipe.to_dict() for recipe in recipes]
+    for field in values[0]:
+        if field != "name":
+            table.add_row(field, *(_setting(value[field]) for value in values))
+    return table
+
+
+def _setting(value: object) -> str:
+    """As ``--set`` takes it."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def data_table(sets: list[Available]) -> Group:
