@@ -104,9 +104,9 @@ def test_recorded_equivariance_recipe_and_commands(trained: Path, page: str) -> 
     (rows,) = Tables(page).named("recipe")
     shown = {row[0][1]: row[1][1] for row in rows}
     recipe = json.loads((folder_of(trained, PLAIN) / "run.json").read_text())["recipe"]
-    assert set(shown) == set(recipe) - {"name"}
+    assert set(shown) == set(recipe) - {"name", "settings"}
     assert shown["lr"] == str(recipe["lr"])
-    assert "--set epochs=2 --set train_images=64" in page
+    assert "--set epochs=2 --set equivariance_every=1 --set test_images=60 --set train_images=64" in page
     assert "coattend report . --to report.html" in page
 
 
@@ -246,6 +246,68 @@ def test_mistakes_are_explained(copied: Path, tmp_path: Path) -> None:
         write_report([plain])
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.json", "null"),
+        ("run.json", '{"model": "p4cnn"}'),
+        ("run.json", "[" * 100_000),
+        ("result.json", '{"error": null}'),
+        ("metrics.jsonl", "null\n"),
+        ("predictions.npz", "no archive"),
+    ],
+)
+def test_a_damaged_run_is_left_out_and_named(copied: Path, name: str, content: str) -> None:
+    plain = folder_of(copied, PLAIN)
+    (plain / name).write_text(content)
+    runs, damaged = find_runs([copied])
+    assert {run.model for run in runs} == {CONVENTIONAL, ATTENTIVE}
+    (line,) = damaged
+    assert line.startswith(f"Skipped a run: {plain / name} is damaged")
+
+
+def test_a_run_of_an_unknown_network_is_left_out(copied: Path) -> None:
+    description = folder_of(copied, PLAIN) / "run.json"
+    description.write_text(description.read_text().replace(PLAIN, "q4cnn"))
+    runs, (line,) = find_runs([copied])
+    assert len(runs) == 4
+    assert "unknown model 'q4cnn'" in line
+
+
+def test_a_damaged_comparison_costs_the_order_only(copied: Path) -> None:
+    (copied / "comparison.json").write_text('{"rows": null}')
+    runs, (line,) = find_runs([copied])
+    assert len(runs) == 5
+    assert line.startswith(f"Networks are in the order of Table 1: {copied / 'comparison.json'} is damaged")
+
+
+def test_what_is_left_out_is_said_in_the_terminal_and_on_the_page(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(folder_of(copied, CONVENTIONAL, 1))
+    damaged = folder_of(copied, CONVENTIONAL) / "result.json"
+    damaged.write_text("{}")
+    for seed in (0, 1):
+        for weights in ("best.safetensors", "last.safetensors"):
+            (folder_of(copied, ATTENTIVE, seed) / weights).unlink()
+    assert verb(monkeypatch, "report", copied) == 0
+    line = f"Skipped a run: {damaged} is damaged"
+    assert line in capsys.readouterr().out
+    made = (copied / "report.html").read_text()
+    assert line in made
+    (rows,) = Tables(made).named("errors")
+    assert [row[0][1] for row in rows] == [ATTENTIVE, PLAIN]
+
+
+def test_predictions_of_other_classes_cost_the_matrix_only(copied: Path) -> None:
+    plain = folder_of(copied, PLAIN)
+    with np.load(plain / "predictions.npz") as arrays:
+        np.savez(plain / "predictions.npz", **{name: arrays[name] + 100 for name in arrays.files})
+    made = write_report([plain]).read_text()
+    assert f"{PLAIN}: no confusion matrix, because predictions.npz has other classes." in made
+    assert Tables(made).named("confusion") == []
+
+
 def test_damaged_weights_cost_the_pictures_only(copied: Path) -> None:
     plain = folder_of(copied, PLAIN)
     for weights in ("best.safetensors", "last.safetensors"):
@@ -267,7 +329,7 @@ def test_targets_are_checked_before_the_work(copied: Path, tmp_path: Path, monke
 def test_a_plus_sign_in_a_setting_stays_in_the_command(copied: Path) -> None:
     description = folder_of(copied, PLAIN) / "run.json"
     run = json.loads(description.read_text())
-    run["recipe"]["name"] = "quick+train_on=train+valid+epochs=2"
+    run["recipe"] |= {"name": "quick+train_on=train+valid+epochs=2", "settings": []}  # as older versions wrote it
     description.write_text(json.dumps(run))
     (found,) = find_runs([description.parent])[0]
     assert found.command().endswith("--recipe quick --seed 0 --set train_on=train+valid --set epochs=2")

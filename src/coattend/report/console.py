@@ -130,7 +130,7 @@ def recipes_table(recipes: Sequence[Recipe]) -> Table:
         table.add_column(recipe.name, overflow="fold")
     values = [recipe.to_dict() for recipe in recipes]
     for field in values[0]:
-        if field != "name":
+        if field not in ("name", "settings"):
             table.add_row(field, *(_setting(value[field]) for value in values))
     return table
 

@@ -82,9 +82,8 @@ def write_report(
         make_folder(pictures)
     drawn = _Drawn(pictures)
     together = contests(runs)
-    skipped = [f"Skipped a run: {reason}" for reason in damaged]
-    notes = [*skipped, *_notes(together, target.resolve().parent)]
-    for line in skipped:
+    notes = [*damaged, *_notes(together, target.resolve().parent)]
+    for line in damaged:
         warn(line)
     pictured = _pictured(together, notes)
     sets = {p.run.folder.path: [_data_for(name, p) for name in envelope_data] for p in pictured}
@@ -103,7 +102,7 @@ def write_report(
     }
     for part, make in (
         ("learning", lambda: _learning(together, drawn)),
-        ("confusions", lambda: _confusions(together, pictured)),
+        ("confusions", lambda: _confusions(together, pictured, notes)),
         ("angles", lambda: _angles(pictured, drawn)),
         ("equivariance", lambda: [_equivariance(p) for p in pictured]),
         ("attention", lambda: [_attention(p, drawn) for p in pictured]),
@@ -219,14 +218,19 @@ def _learning(together: Sequence[Contest], drawn: _Drawn) -> list[dict[str, Any]
     return sections
 
 
-def _confusions(together: Sequence[Contest], pictured: Sequence[Pictured]) -> list[dict[str, Any]]:
+def _confusions(together: Sequence[Contest], pictured: Sequence[Pictured], notes: list[str]) -> list[dict[str, Any]]:
     classes = {p.run.folder.path: p.trained.classes for p in pictured}
     found = []
     for contest in together:
         for contestant in contest.contestants:
             names = next((classes[run.folder.path] for run in contestant.runs if run.folder.path in classes), None)
-            if names is not None and (part := sections.confusion(contestant, names)) is not None:
-                found.append(part)
+            kept = [run.predictions for run in contestant.runs if run.predictions is not None]
+            if names is None or not kept:
+                continue
+            if max(int(array.max()) for pair in kept for array in pair) >= len(names):
+                notes.append(f"{contestant.model}: no confusion matrix, because predictions.npz has other classes.")
+                continue
+            found.append(sections.confusion(contestant.model, kept, names))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterable, Sequence
@@ -16,17 +15,24 @@ from numpy.typing import NDArray
 from coattend.models import list_models, model_entry
 from coattend.train.comparison import Difference, Row, difference
 from coattend.train.outcome import headline
+from coattend.train.recipe import settings_of
+from coattend.train.run_files import damaged, read_comparison
 from coattend.train.run_folder import RunError, RunFolder
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder, read once; result is None while it is unfinished."""
+    """One run folder, read once.
+
+    - result: None while the run is unfinished
+    - predictions: labels and predicted classes of the test images by the headline's protocol, if they were kept
+    """
 
     folder: RunFolder
     description: dict[str, Any]
     result: dict[str, Any] | None
     history: tuple[dict[str, Any], ...]
+    predictions: tuple[NDArray[np.int64], NDArray[np.int64]] | None
 
     @property
     def model(self) -> str:
@@ -58,23 +64,10 @@ class Run:
             return "its weights (best.safetensors, last.safetensors) are missing, so there are no pictures of it"
         return None
 
-    def predictions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Labels and predictions of the test images by the headline's protocol, if they were kept."""
-        path = self.folder.path / "predictions.npz"
-        if self.result is None or not path.is_file():
-            return None
-        with np.load(path) as arrays:
-            return arrays["labels"].astype(np.int64), arrays[headline(self.result)[0]].astype(np.int64)
-
     def command(self) -> str:
         """What to type to make this run."""
-        name, *pieces = str(self.recipe["name"]).split("+")
-        settings: list[str] = []
-        for piece in pieces:
-            if "=" in piece:
-                settings.append(piece)
-            else:
-                settings[-1] += f"+{piece}"  # a value with a plus sign in it
+        name, named = settings_of(str(self.recipe["name"]))
+        settings = self.recipe.get("settings") or named  # older runs have them in the name only
         words = ["coattend", "train", self.model, "--data", self.recipe["data"], "--recipe", name]
         words += ["--seed", str(self.seed), *(word for setting in settings for word in ("--set", setting))]
         return shlex.join(words)
@@ -113,7 +106,7 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not paths:
         raise RunError("report expects run folders, or folders that have some below them, for example runs; got none.")
     found: dict[Path, Run] = {}
-    damaged: list[str] = []
+    skipped: list[str] = []
     for path in paths:
         if not path.is_dir():
             raise RunError(f"there is no folder {path}; expected a run folder written by `coattend train`.")
@@ -125,14 +118,18 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             try:
                 runs.append(_read(RunFolder(folder)))
             except ValueError as error:
-                damaged.append(str(error))
-        ranks = _ranks(path)
+                skipped.append(f"Skipped a run: {error}")
+        try:
+            ranks = _ranks(path)
+        except RunError as error:
+            skipped.append(f"Networks are in the order of Table 1: {error}")
+            ranks = {}
         runs.sort(key=lambda run: (run.recipe["data"], run.recipe["name"], *_place(run.model, ranks), run.seed))
         for run in runs:
             found.setdefault(run.folder.path.resolve(), run)
     if not found:
-        raise RunError(f"none of the runs can be read. {' '.join(damaged)}")
-    return list(found.values()), damaged
+        raise RunError(f"none of the runs can be read. {' '.join(skipped)}")
+    return list(found.values()), skipped
 
 
 def contests(runs: Iterable[Run]) -> list[Contest]:
@@ -175,7 +172,7 @@ def _against(first: list[Run], runs: list[Run]) -> tuple[Difference | None, str]
     common = [run for run in runs if run.seed in base]
     if not common:
         return None, "not compared: no seed in common with the first network"
-    if len(common) == 1 and any(run.predictions() is None for run in (base[common[0].seed], common[0])):
+    if len(common) == 1 and any(run.predictions is None for run in (base[common[0].seed], common[0])):
         return None, "not compared: with one seed, predictions.npz of both runs is needed"
     return difference([base[run.seed].folder for run in common], [run.folder for run in common]), ""
 
@@ -184,7 +181,7 @@ def _ranks(path: Path) -> dict[str, int]:
     """The order of the networks in the comparison that was last made in a folder, or in the one that holds it."""
     for file in (path / "comparison.json", path.parent / "comparison.json"):
         if file.is_file():
-            return {row["model"]: place for place, row in enumerate(json.loads(file.read_text())["rows"])}
+            return {row["model"]: place for place, row in enumerate(read_comparison(file)["rows"])}
     return {}
 
 
@@ -194,7 +191,13 @@ def _place(model: str, ranks: dict[str, int]) -> tuple[int, int, str]:
 
 def _read(folder: RunFolder) -> Run:
     model_entry(folder.description["model"])  # raises for a network that there is not
-    return Run(folder, folder.description, folder.result, tuple(folder.history()))
+    result, predictions = folder.result, None
+    if result is not None and (folder.path / "predictions.npz").is_file():
+        kept, protocol = folder.predictions(), headline(result)[0]
+        if protocol not in kept:
+            raise damaged(folder.path / "predictions.npz", f"it has no {protocol}")
+        predictions = kept["labels"].astype(np.int64), kept[protocol].astype(np.int64)
+    return Run(folder, folder.description, result, tuple(folder.history()), predictions)
 
 
 def common_folder(runs: Sequence[Run]) -> Path:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coattend.groups import FiniteGroup
 from coattend.report.attention import pose_name
 from coattend.report.envelope import Envelope
 from coattend.report.runs import Contest, Contestant, Run
+from coattend.train.recipe import FIELDS
 
 PROTOCOLS = {"valid": "of the epoch chosen on the validation images", "last": "of the last epoch"}
 ERROR_COLUMNS = (
@@ -73,11 +75,10 @@ def _error_line(contestant: Contestant) -> dict[str, Any]:
     return line
 
 
-def confusion(contestant: Contestant, classes: Sequence[str]) -> dict[str, Any] | None:
-    """Counts of true against predicted class over all finished seeds; None if no predictions were kept."""
-    kept = [pair for run in contestant.runs if (pair := run.predictions()) is not None]
-    if not kept:
-        return None
+def confusion(
+    model: str, kept: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], classes: Sequence[str]
+) -> dict[str, Any]:
+    """Counts of true against predicted class over all finished seeds."""
     count = len(classes)
     table = np.zeros((count, count), dtype=np.int64)
     for labels, said in kept:
@@ -98,7 +99,7 @@ def confusion(contestant: Contestant, classes: Sequence[str]) -> dict[str, Any] 
         for i, name in enumerate(classes)
     ]
     return {
-        "model": contestant.model,
+        "model": model,
         "rows": rows if count <= MOST_CLASSES else [],
         "worst": ", ".join(f"{classes[i]} classified as {classes[j]} ({wrong[i, j]})" for i, j in worst if wrong[i, j]),
     }
@@ -159,7 +160,7 @@ def recipe_part(contest: Contest) -> dict[str, Any]:
         "provenance": contest.provenance,
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "commands": [run.command() for run in runs],
-        "fields": [(key, _field(value)) for key, value in runs[0].recipe.items() if key != "name"],
+        "fields": [(key, _field(value)) for key, value in runs[0].recipe.items() if key in FIELDS],
     }
 
 
