@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import coattend as ca
+from coattend.export import export_file
+from coattend.report import check_network
+from coattend.train.trained import load_trained
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -107,6 +111,20 @@ def test_a_network_goes_to_the_hub_and_comes_back(hub: Path) -> None:
     again = ca.load_model("hf://somebody/digits").eval()
     x = torch.randn(2, 1, 28, 28)
     assert torch.equal(again(x), model(x))
+
+
+def test_verbs_take_addresses_of_the_hub(hub: Path, tmp_path: Path) -> None:
+    model = ca.create_model("p4cnn:width=2").float()
+    metadata = {
+        "preprocessing": json.dumps({"steps": [], "clip": None}),
+        "classes": json.dumps(list("0123456789")),
+        "image_shape": json.dumps([1, 28, 28]),
+        "provenance": "none",
+    }
+    ca.push_model(model, "hf://somebody/digits", metadata=metadata)
+    assert "p4cnn for images 1 x 28 x 28" in next(export_file("hf://somebody/digits", tmp_path / "m.safetensors"))
+    assert load_trained("hf://somebody/digits").image_shape == (1, 28, 28)
+    assert check_network("hf://somebody/digits", None, None, 0, Console(quiet=True))
 
 
 @pytest.mark.parametrize(

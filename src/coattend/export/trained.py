@@ -13,7 +13,7 @@ from coattend.export.formats import export_frozen, export_pt2, export_safetensor
 from coattend.export.onnx_file import export_onnx
 from coattend.export.quantised import export_int8
 from coattend.export.target import check_target
-from coattend.models import EquivariantNetwork, load_model, read_model_file
+from coattend.models import EquivariantNetwork, hub, load_model, read_model_file
 from coattend.nn import CoAttention
 
 SUFFIXES = (".onnx", ".pt2", ".pt", ".safetensors")
@@ -112,7 +112,7 @@ def _metadata(weights: Path) -> dict[str, str]:
 
 def weights_of(source: str) -> Path:
     """Find the weights of a run folder: of the epoch chosen on validation, else the last; a file stays as it is."""
-    path = Path(source)
+    path = hub.download(source) if hub.is_hub_address(source) else Path(source)
     if not path.is_dir():
         return path
     found = [path / name for name in ("best.safetensors", "last.safetensors") if (path / name).is_file()]

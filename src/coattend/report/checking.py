@@ -14,6 +14,7 @@ from coattend.export.shapes import MOST_PIXELS
 from coattend.export.trained import weights_of
 from coattend.groups import get_group
 from coattend.models import EquivariantNetwork, create_model, exactness_line, load_model, model_entry
+from coattend.models.hub import is_hub_address
 from coattend.nn import estimate_norm_statistics
 from coattend.report.console import equivariance_table
 
@@ -54,7 +55,7 @@ def check_network(model: str, size: int | None, group: str | None, seed: int, co
 
 def _file(model: str) -> Path | None:
     """The file that is meant: itself, or the weights of a run folder; None for the name of a network."""
-    if os.path.isdir(model):
+    if os.path.isdir(model) or is_hub_address(model):
         return weights_of(model)
     path = Path(model)
     if os.path.isfile(model):
