@@ -461,9 +461,12 @@ def restrict(
         seed: Seed of the fine-tuning.
         overwrite: Replace a file that is there already.
     """
+    from coattend.export.target import check_target
     from coattend.report.figures import save
     from coattend.restrict import contribution_figure, restrict_trained, restriction_table
 
+    if picture is not None:
+        check_target(picture.with_suffix(".png"), overwrite=True)
     found = restrict_trained(
         file, to, keep=keep, budget=budget, data=data, epochs=epochs, images=images, seed=seed, overwrite=overwrite
     )

@@ -79,7 +79,7 @@ def test_titles_tell_networks_apart(tmp_path: Path) -> None:
 
 def test_a_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(explore, "SOURCES", tmp_path)
-    with pytest.raises(ValueError, match=r"manifest.json is missing; install coattend anew"):
+    with pytest.raises(ValueError, match=r"manifest.json is missing; reinstall coattend"):
         explore._asset("manifest.json")
 
 

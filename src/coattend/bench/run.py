@@ -9,6 +9,7 @@ import torch
 from coattend.bench.growth import growth
 from coattend.bench.lines import Setting, measured_lines
 from coattend.bench.results import plot, table, write_csv
+from coattend.export.target import check_target
 from coattend.terminal import console
 
 
@@ -20,6 +21,9 @@ def run_benchmarks(
     plot_to: Path | None = None,
 ) -> None:
     """Ratios measured in one run on two threads; each is printed as soon as it is known."""
+    for path in (csv, plot_to):
+        if path is not None:
+            check_target(path, overwrite=True)
     terminal = console()
     torch.manual_seed(0)
     torch.set_num_threads(2)

@@ -34,7 +34,7 @@ class LayerView:
 
     @property
     def attended(self) -> Tensor:
-        """What is left of the responses behind the attention."""
+        """What is left of the responses after the attention."""
         return self.responses if self.mask is None else self.mask * self.responses
 
     def channel_name(self, channel: int) -> str:
@@ -153,7 +153,7 @@ def pose_name(group: FiniteGroup, g: int) -> str:
 
 
 def pose_angle(group: FiniteGroup, g: int) -> float:
-    """By how many degrees an element turns, counter-clockwise, behind its mirror if it has one."""
+    """By how many degrees an element turns, counter-clockwise, after its mirror if it has one."""
     assert group.planar is not None
     second = group.planar[g][:, 1]  # where "up" goes, which mirroring the columns leaves alone
     return round(float(np.degrees(np.arctan2(-second[0], second[1]))) % 360, 1) % 360

@@ -198,7 +198,7 @@ def _asset(name: str) -> bytes:
     path = SOURCES / "vendor" / name
     if not path.is_file():
         raise ValueError(
-            f"the explorer's part {path} is missing; install coattend anew, or in a clone run "
+            f"the explorer's part {path} is missing; reinstall coattend, or in a clone run "
             "`python scripts/fetch_explorer_assets.py`."
         )
     return path.read_bytes()

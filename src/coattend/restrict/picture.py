@@ -36,7 +36,7 @@ def contribution_figure(restrictions: Mapping[str, Restriction]) -> Figure:
                 corner = (0.3 + column * CELL + 0.2) / width, (top - CELL - 0.1) / height
                 size = (CELL - 0.65) / width, (CELL - 0.65) / height
                 axes = figure.add_axes((*corner, *size), projection="polar")
-                axes.set_title(_short(name), size=7.5, pad=9)
+                axes.set_title(short_name(name), size=7.5, pad=9)
                 measured = np.zeros(restriction.group.order)
                 measured[list(restriction.before[name])] = restriction.contributions[name].clamp(min=0).numpy()
                 _draw(axes, restriction.group, measured, kept)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def _angles(group: FiniteGroup) -> tuple[NDArray[np.float64], NDArray[np.bool_]]
     return np.arctan2(turned[:, 1], turned[:, 0]) % (2 * np.pi), mirrored
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """``stages.1.layer4.conv`` as ``layer4``."""
     parts = [part for part in name.split(".") if not part.isdigit() and part not in ("stages", "conv", "head")]
     return ".".join(parts) or name

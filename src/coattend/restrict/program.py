@@ -41,7 +41,7 @@ class Look:
     operations: int
     parameters: int
     equivariance: dict[int, float]
-    time: float  # by that of the network before
+    time: float  # relative to the original network
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def restrict_trained(
 
 
 def looks(networks: dict[str, EquivariantNetwork], test: Examples, image_shape: tuple[int, int, int]) -> list[Look]:
-    """Look at networks side by side; times are measured in turns, by that of the first."""
+    """Look at networks side by side; times are measured in turns, relative to the first."""
     fabric = Fabric(accelerator="cpu", devices=1)
     times = relative_times(list(networks.values()), test.images[:TIMED_IMAGES])
     turned = test.images[:TURNED_IMAGES].double()
@@ -122,7 +122,7 @@ def looks(networks: dict[str, EquivariantNetwork], test: Examples, image_shape: 
 
 
 def relative_times(networks: Sequence[EquivariantNetwork], images: Tensor) -> list[float]:
-    """The median over rounds of each network's inference time by that of the first."""
+    """The median over rounds of each network's inference time relative to the first."""
     rounds = []
     for _ in range(ROUNDS + 1):
         seconds = []

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from coattend.report.attention import pose_name
+from coattend.restrict.picture import short_name
 from coattend.restrict.program import Look, Restriction
+
+BESIDE = 8  # poses in one table, which fits a terminal of 80 columns
 
 
 def restriction_table(restriction: Restriction) -> Group:
     """Contributions layer by layer; then error, operations, time, parameters and the error of every element."""
-    return Group(_kept(restriction), _stages(restriction), Text(f"wrote {restriction.written}"))
+    poses = list(restriction.group.elements)
+    blocks = [_kept(restriction, poses[start : start + BESIDE]) for start in range(0, len(poses), BESIDE)]
+    return Group(*blocks, _stages(restriction), Text(f"wrote {restriction.written}"))
 
 
-def _kept(restriction: Restriction) -> Table:
-    title = "What each relative pose contributes; in parentheses what was cut"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+def _kept(restriction: Restriction, poses: Sequence[int]) -> Table:
+    title = "What each relative pose contributes; in parentheses what was cut (m: mirrored)"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("layer", no_wrap=True)
-    for t in restriction.group.elements:
-        table.add_column(restriction.group.describe(t), justify="right")
+    for t in poses:
+        table.add_column(pose_name(restriction.group, t), justify="right", no_wrap=True)
     for name, kept in restriction.kept.items():
         measured = dict(zip(restriction.before[name], restriction.contributions[name].tolist(), strict=True))
         cells = {t: f"{value:.3f} " if t in kept else f"({value:.3f})" for t, value in measured.items()}
-        table.add_row(name, *(cells.get(t, "– ") for t in restriction.group.elements))
+        table.add_row(short_name(name), *(cells.get(t, "– ") for t in poses))
     return table
 
 
