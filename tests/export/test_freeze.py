@@ -208,6 +208,15 @@ def test_what_cannot_be_frozen_is_said(model: nn.Module, message: str) -> None:
         freeze(model)
 
 
+@pytest.mark.parametrize("replacement", [Shy(2 * 4, group="p4"), nn.Identity()])
+def test_an_attention_that_was_replaced_is_refused_and_not_ignored(replacement: nn.Module) -> None:
+    inside, last = ca.nn.SliceCoAttentiveConv2d(1, 2, 3, "p4"), ca.nn.ProjectionConv2d(1, 8, 3, "p4", attention=True)
+    for layer in (inside, last):
+        layer.attention = replacement
+        with pytest.raises(ValueError, match=rf"does not know what {type(replacement).__name__} \(0\.attention\) does"):
+            freeze(nn.Sequential(layer).eval())
+
+
 class Doubled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * (2 if x.ndim == 5 else 3)

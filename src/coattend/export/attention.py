@@ -15,6 +15,7 @@ SMALLEST_SCALE = 1e-12  # norms that scale by less are not divided by
 
 def attended(builder: Builder, name: str, layer: CoAttention, value: Value) -> Value:
     """``exp(l - max l) * x`` with logits ``l = x A / n`` for a folded map."""
+    _check_attention(name, layer)
     order = layer.group.order
     planes = ordered(builder, builder.folded(value, order))
     matrices, mask = mask_of(builder, name, layer.matrix(), planes)
@@ -43,6 +44,7 @@ def attended_slices(
     ``index`` holds the plane of each (channel, slice, pose) among those that ``conv`` returns, which are ordered by
     input pose, channel and output pose.
     """
+    _check_attention(name, layer)
     channels, slices, order = index.shape
     matrices = layer.matrix().unflatten(0, (channels, slices))
     offset = bias.repeat_interleave(order)[:, None, None]
@@ -116,6 +118,15 @@ def scale_filters(conv: nn.Conv2d, scale: Tensor, shift: Tensor | None) -> None:
         return
     bias = torch.zeros_like(scale) if conv.bias is None else conv.bias.double() * scale
     conv.bias = nn.Parameter((bias if shift is None else bias + shift).to(dtype), requires_grad=False)
+
+
+def _check_attention(name: str, layer: nn.Module) -> None:
+    """Refuse a module that was put in the place of a layer's attention and computes something else."""
+    if not isinstance(layer, CoAttention) or type(layer).forward is not CoAttention.forward:
+        raise ValueError(
+            f"freeze does not know what {type(layer).__name__} ({name}) does in the place of a CoAttention; add a rule "
+            "for the layer that holds it with coattend.export.freeze_layer.register."
+        )
 
 
 def _can_divide_by(scale: Tensor) -> bool:
