@@ -184,7 +184,7 @@ def _pictured(together: Sequence[Contest], notes: list[str]) -> list[Pictured]:
     if len(shown) > PICTURED:
         notes.append(f"Pictures are of the first {PICTURED} networks; make a report of fewer runs to see others.")
     found = []
-    loaded: dict[tuple[str, int], Dataset] = {}
+    loaded: dict[tuple[str, int, str], Dataset] = {}
     for run in shown[:PICTURED]:
         assert run.weights is not None
         try:
@@ -192,14 +192,14 @@ def _pictured(together: Sequence[Contest], notes: list[str]) -> list[Pictured]:
         except ValueError as error:
             notes.append(f"{run.model}: no pictures, because its weights cannot be loaded. {error}")
             continue
-        name, size = str(run.recipe["data"]), trained.image_shape[1]
+        name, size, fit = str(run.recipe["data"]), trained.image_shape[1], trained.fit
         try:
-            if (name, size) not in loaded:
-                loaded[name, size] = load_data(name, size=size)
+            if (name, size, fit) not in loaded:
+                loaded[name, size, fit] = load_data(name, size=size, fit=fit)
         except DataError as error:
             notes.append(f"{run.model}: no pictures, because its data cannot be loaded. {error}")
             continue
-        found.append(Pictured(run, trained, loaded[name, size]))
+        found.append(Pictured(run, trained, loaded[name, size, fit]))
     return found
 
 
@@ -339,7 +339,7 @@ def _envelopes(
 
 
 def _data_for(name: str, p: Pictured) -> Dataset:
-    data = load_data(name, size=p.trained.image_shape[1])
+    data = load_data(name, size=p.trained.image_shape[1], fit=p.trained.fit)
     if data.image_shape != p.trained.image_shape:
         raise RunError(
             f"{p.model} was trained on images {p.trained.image_shape}, {data.name} has {data.image_shape}; choose "
