@@ -41,11 +41,11 @@ def run(tmp_path: Path) -> Path:
     return saved(tmp_path)
 
 
-def saved(tmp_path: Path, fit: str = "resize", poison: bool = False) -> Path:
+def saved(tmp_path: Path, fit: str = "resize", poison: bool = False, model: str = "p4cnn") -> Path:
     own = write_images(tmp_path / "own")
     data = load_data(own)
     torch.manual_seed(0)
-    network = ca.create_model("p4cnn", width=2, num_classes=3)
+    network = ca.create_model(model, width=2, num_classes=3, in_channels=1)
     if poison:
         torch.nn.init.constant_(next(network.parameters()), 3e38)  # sums overflow
     preprocessing = make_preprocessing(["scalar"]).fit(data.train.images)
@@ -108,6 +108,13 @@ def test_a_test_folder_is_preferred_and_colour_made_grey(run: Path, tmp_path: Pa
     tested = evaluated(str(run), str(tmp_path / "new"))
     assert len(tested.labels) == 6
     assert "own images new (test split, scaled from 40 x 40 pixels to 28 x 28, " in tested.held_out.provenance
+
+
+def test_a_network_that_is_not_exact_is_told_what_would_make_it_so(tmp_path: Path) -> None:
+    lines = "\n".join(evaluated(str(saved(tmp_path, model="p4_allcnn")), None).lines())
+    assert "not equivariant" in lines
+    assert "use images of 25 x 25 or 29 x 29 pixels, or p4_allcnn:downsample=pool" in lines
+    assert "use images of" not in "\n".join(evaluated(str(saved(tmp_path)), None).lines())
 
 
 def test_errors_and_recall_of_every_class(
