@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #ifdef __linux__
 #include <sys/mman.h>
@@ -21,6 +22,7 @@ namespace {
 #define INLINE __attribute__((always_inline)) inline
 
 constexpr int largest_order = 64;
+constexpr int ordinary_logit = 1024;  // up to it, see Tile
 
 template <typename T> struct Lanes;
 template <> struct Lanes<float> {
@@ -64,20 +66,32 @@ template <typename T, int N> struct Matrix {
     using entry = typename std::conditional<N != 0, typename Lanes<T>::vec, T>::type;
     entry entries[most * most];
 
-    inline void take(const T *matrix, int n) {
+    // Whether all entries are finite.
+    inline bool take(const T *matrix, int n) {
         const T share = T(1) / n;
+        T nothing = 0;
         for (int g = 0; g < n; ++g)
-            for (int h = 0; h < n; ++h) entries[g * n + h] = entry{} + matrix[h * n + g] * share;
+            for (int h = 0; h < n; ++h) {
+                entries[g * n + h] = entry{} + matrix[h * n + g] * share;
+                nothing += matrix[h * n + g] * 0;
+            }
+        return nothing == 0;
     }
 };
 
 // Some positions in all poses, one vector or two of each. N is the order where the compiler knows it, else 0.
 // No address of a member is ever taken, so that they stay in registers.
-template <typename T, int N> struct Tile {
+//
+// `careful` is the formula to the letter for what is out of the ordinary, infinities, NaN and large logits, where one
+// pose has nearly all of the mask. Then d logit is 0 or as small as what rounding a product loses; a product that the
+// compiler fuses with the difference leaves that loss, to be multiplied with a large x.
+template <typename T, int N, bool careful = false> struct Tile {
     using vec = typename Lanes<T>::vec;
+    using bits = typename Lanes<T>::bits;
     static constexpr int most = N ? N : largest_order, depth = N ? 1 : 2, width = depth * Lanes<T>::count;
 
     vec x[most * depth], logit[most * depth], mask[most * depth], top[depth];
+    bits ordinary = ~bits{};  // lanes in which all logits so far were
 
     INLINE static vec at(const T *from) {
         vec values;
@@ -100,12 +114,27 @@ template <typename T, int N> struct Tile {
                 for (int v = 0; v < depth; ++v) sum[v] += a.entries[g * n + h] * x[h * depth + v];
             for (int v = 0; v < depth; ++v) {
                 logit[g * depth + v] = sum[v];
-                top[v] = g == 0 ? sum[v] : (sum[v] > top[v] ? sum[v] : top[v]);
+                bits higher = sum[v] > top[v];
+                if constexpr (careful) higher |= sum[v] != sum[v];  // a NaN is the maximum
+                top[v] = g == 0 ? sum[v] : (higher ? sum[v] : top[v]);
             }
         }
 #pragma GCC unroll 8
         for (int g = 0; g < n; ++g)
-            for (int v = 0; v < depth; ++v) mask[g * depth + v] = exponential<T>(logit[g * depth + v] - top[v]);
+            for (int v = 0; v < depth; ++v) {
+                const vec below = logit[g * depth + v] - top[v];
+                mask[g * depth + v] = exponential<T>(below);
+                if constexpr (careful)
+                    mask[g * depth + v] = below < vec{} + Lanes<T>::lowest ? vec{} : mask[g * depth + v];
+            }
+        // Finite matrices and an input that is not make all logits infinite or NaN, their maximum among them.
+        for (int v = 0; v < depth; ++v) ordinary &= top[v] * top[v] <= vec{} + T(ordinary_logit) * ordinary_logit;
+    }
+
+    INLINE bool was_ordinary() const {
+        typedef int64_t words __attribute__((vector_size(32)));
+        const words w = (words)ordinary;
+        return (w[0] & w[1] & w[2] & w[3]) == -1;
     }
 
     // y = mask * x, or y += mask * x for every slice but the first.
@@ -125,21 +154,24 @@ template <typename T, int N> struct Tile {
     INLINE void find_gradients(const T *const *from, const T *const *up, T *const *down, int64_t p,
                                const Matrix<T, N> &a, vec *da, int n) {
         find_mask(from, p, a, n);
-        vec total[depth] = {}, ties[depth] = {};
+        vec total[depth] = {}, ties[depth] = {}, nothing[depth];
 #pragma GCC unroll 8
         for (int g = 0; g < n; ++g)
             for (int v = 0; v < depth; ++v) {
                 const int i = g * depth + v;
                 mask[i] *= at(up[g] + p + v * Lanes<T>::count);
-                total[v] += mask[i] * x[i];
+                total[v] += through_mask(i);
                 ties[v] += logit[i] == top[v] ? vec{} + 1 : vec{};
             }
-        for (int v = 0; v < depth; ++v) total[v] /= ties[v];
+        for (int v = 0; v < depth; ++v) {
+            total[v] /= ties[v];
+            nothing[v] = total[v] - total[v];  // NaN if the total is not finite, as 0 times the total
+        }
 #pragma GCC unroll 8
         for (int g = 0; g < n; ++g)
             for (int v = 0; v < depth; ++v) {
                 const int i = g * depth + v;
-                logit[i] = mask[i] * x[i] - (logit[i] == top[v] ? total[v] : vec{});
+                logit[i] = through_mask(i) - (logit[i] == top[v] ? total[v] : nothing[v]);
             }
 #pragma GCC unroll 8
         for (int h = 0; h < n; ++h) {
@@ -156,6 +188,12 @@ template <typename T, int N> struct Tile {
         for (int g = 0; g < n; ++g)
             for (int v = 0; v < depth; ++v) put(down[g] + p + v * Lanes<T>::count, mask[g * depth + v]);
     }
+
+    INLINE vec through_mask(int i) const {
+        vec product = mask[i] * x[i];
+        if constexpr (careful) asm("" : "+m"(product));  // rounded: what comes after cannot be fused with it
+        return product;
+    }
 };
 
 // The last positions, too few for a tile, lie in a tile of their own, filled up with zeros.
@@ -164,7 +202,7 @@ template <typename T, int N> struct Edge {
     T values[tile::most * tile::width];
     T *row[tile::most];
 
-    explicit Edge(int n) {
+    void clear(int n) {
         std::memset(values, 0, n * tile::width * sizeof(T));
         for (int g = 0; g < n; ++g) row[g] = values + g * tile::width;
     }
@@ -176,6 +214,21 @@ template <typename T, int N> struct Edge {
         for (int g = 0; g < n; ++g)
             for (int i = 0; i < pixels; ++i) to[g][p + i] = row[g][i];
     }
+};
+
+// What a thread works with: up to 170 KB where the order is not known, more than the stack of a thread may have.
+template <typename T, int N> struct Scratch {
+    Matrix<T, N> a;
+    Edge<T, N> in, above, below;
+    typename Lanes<T>::vec da[Matrix<T, N>::most * Matrix<T, N>::most];
+};
+template <typename T, int N> struct Room {
+    Scratch<T, N> scratch;
+    Scratch<T, N> &get() { return scratch; }
+};
+template <typename T> struct Room<T, 0> {
+    std::unique_ptr<Scratch<T, 0>> scratch{new Scratch<T, 0>};
+    Scratch<T, 0> &get() { return *scratch; }
 };
 
 // Fresh memory comes in pages of 4 KB, each of which stops the program when it is first written: for a map of many
@@ -201,81 +254,118 @@ struct PoolShape {
     int64_t threads;
 };
 
-template <typename T, int N> void forward(const T *x, const T *matrices, T *y, const Shape &s) {
-    using Tile = Tile<T, N>;
+// One image and channel. Whether logits and matrices were ordinary; if not, it is to be done again carefully.
+template <typename T, int N, bool careful>
+INLINE bool attend_plane(const T *x, const T *matrices, T *y, const Shape &s, int64_t plane, Scratch<T, N> &scratch) {
+    using Tile = Tile<T, N, careful>;
     const int n = N ? N : s.order;
-    const int64_t whole = s.pixels / Tile::width * Tile::width;
+    const int64_t whole = s.pixels / Tile::width * Tile::width, channel = plane % s.channels;
     const int rest = s.pixels - whole;
-    ask_for_large_pages(y, s.batch * s.channels * n * s.pixels * sizeof(T));
-#pragma omp parallel for schedule(static) num_threads(s.threads)
-    for (int64_t plane = 0; plane < s.batch * s.channels; ++plane) {
-        const int64_t channel = plane % s.channels;
-        const T *start = x + plane / s.channels * s.batch_step + channel * s.channel_step;
-        const T *from[Tile::most];
-        T *to[Tile::most];
-        Matrix<T, N> a;
-        Tile tile;
-        for (int g = 0; g < n; ++g) to[g] = y + (plane * n + g) * s.pixels;
-        for (int t = 0; t < s.slices; ++t) {
-            a.take(matrices + (channel * s.slices + t) * n * n, n);
-            for (int g = 0; g < n; ++g) from[g] = start + s.rows[t * n + g];
-            if (t == 0)
-                for (int64_t p = 0; p < whole; p += Tile::width) tile.attend(from, to, p, a, n, false);
-            else
-                for (int64_t p = 0; p < whole; p += Tile::width) tile.attend(from, to, p, a, n, true);
-            if (rest) {
-                Edge<T, N> in(n), out(n);
-                in.take(from, whole, rest, n);
-                if (t > 0) out.take(to, whole, rest, n);
-                tile.attend(in.row, out.row, 0, a, n, t > 0);
-                out.give(to, whole, rest, n);
-            }
+    const T *start = x + plane / s.channels * s.batch_step + channel * s.channel_step;
+    const T *from[Tile::most];
+    T *to[Tile::most];
+    Matrix<T, N> &a = scratch.a;
+    Tile tile;
+    bool finite = true;
+    for (int g = 0; g < n; ++g) to[g] = y + (plane * n + g) * s.pixels;
+    for (int t = 0; t < s.slices; ++t) {
+        finite &= a.take(matrices + (channel * s.slices + t) * n * n, n);
+        for (int g = 0; g < n; ++g) from[g] = start + s.rows[t * n + g];
+        if (t == 0)
+            for (int64_t p = 0; p < whole; p += Tile::width) tile.attend(from, to, p, a, n, false);
+        else
+            for (int64_t p = 0; p < whole; p += Tile::width) tile.attend(from, to, p, a, n, true);
+        if (rest) {
+            Edge<T, N> &in = scratch.in, &out = scratch.below;
+            in.clear(n), out.clear(n);
+            in.take(from, whole, rest, n);
+            if (t > 0) out.take(to, whole, rest, n);
+            tile.attend(in.row, out.row, 0, a, n, t > 0);
+            out.give(to, whole, rest, n);
         }
+    }
+    return finite && tile.was_ordinary();
+}
+
+template <typename T>
+__attribute__((noinline)) void attend_carefully(const T *x, const T *matrices, T *y, const Shape &s, int64_t plane) {
+    Room<T, 0> room;
+    attend_plane<T, 0, true>(x, matrices, y, s, plane, room.get());
+}
+
+template <typename T, int N> void forward(const T *x, const T *matrices, T *y, const Shape &s) {
+    ask_for_large_pages(y, s.batch * s.channels * s.order * s.pixels * sizeof(T));
+#pragma omp parallel num_threads(s.threads)
+    {
+        Room<T, N> room;
+#pragma omp for schedule(static)
+        for (int64_t plane = 0; plane < s.batch * s.channels; ++plane)
+            if (!attend_plane<T, N, false>(x, matrices, y, s, plane, room.get()))
+                attend_carefully(x, matrices, y, s, plane);
     }
 }
 
-// dmatrices (batch, channels, slices, order, order) is left for the caller to sum over the batch: the result does not
-// depend on the number of threads.
-template <typename T, int N>
-void backward(const T *dy, const T *x, const T *matrices, T *dx, T *dmatrices, const Shape &s) {
-    using Tile = Tile<T, N>;
+// As attend_plane. dmatrices (batch, channels, slices, order, order) is left for the caller to sum over the batch: the
+// result does not depend on the number of threads.
+template <typename T, int N, bool careful>
+INLINE bool find_plane_gradients(const T *dy, const T *x, const T *matrices, T *dx, T *dmatrices, const Shape &s,
+                                 int64_t plane, Scratch<T, N> &scratch) {
+    using Tile = Tile<T, N, careful>;
     using vec = typename Tile::vec;
     const int n = N ? N : s.order;
-    const int64_t whole = s.pixels / Tile::width * Tile::width;
+    const int64_t whole = s.pixels / Tile::width * Tile::width, channel = plane % s.channels;
     const int rest = s.pixels - whole;
-    ask_for_large_pages(dx, s.batch * s.batch_step * sizeof(T));
-#pragma omp parallel for schedule(static) num_threads(s.threads)
-    for (int64_t plane = 0; plane < s.batch * s.channels; ++plane) {
-        const int64_t channel = plane % s.channels;
-        const int64_t start = plane / s.channels * s.batch_step + channel * s.channel_step;
-        const T *from[Tile::most], *up[Tile::most];
-        T *down[Tile::most];
-        Matrix<T, N> a;
-        Tile tile;
-        vec da[Tile::most * Tile::most];
-        for (int g = 0; g < n; ++g) up[g] = dy + (plane * n + g) * s.pixels;
-        for (int t = 0; t < s.slices; ++t) {
-            a.take(matrices + (channel * s.slices + t) * n * n, n);
-            std::memset((void *)da, 0, n * n * sizeof(vec));
-            for (int g = 0; g < n; ++g) {
-                from[g] = x + start + s.rows[t * n + g];
-                down[g] = dx + start + s.rows[t * n + g];
-            }
-            for (int64_t p = 0; p < whole; p += Tile::width) tile.find_gradients(from, up, down, p, a, da, n);
-            if (rest) {
-                Edge<T, N> in(n), above(n), below(n);
-                in.take(from, whole, rest, n);
-                above.take(up, whole, rest, n);
-                tile.find_gradients(in.row, above.row, below.row, 0, a, da, n);
-                below.give(down, whole, rest, n);
-            }
-            T *to = dmatrices + (plane * s.slices + t) * n * n;
-            for (int i = 0; i < n * n; ++i) {
-                T sum = 0;
-                for (int k = 0; k < Lanes<T>::count; ++k) sum += da[i][k];
-                to[i] = sum / n;
-            }
+    const int64_t start = plane / s.channels * s.batch_step + channel * s.channel_step;
+    const T *from[Tile::most], *up[Tile::most];
+    T *down[Tile::most];
+    Matrix<T, N> &a = scratch.a;
+    Tile tile;
+    vec *da = scratch.da;
+    bool finite = true;
+    for (int g = 0; g < n; ++g) up[g] = dy + (plane * n + g) * s.pixels;
+    for (int t = 0; t < s.slices; ++t) {
+        finite &= a.take(matrices + (channel * s.slices + t) * n * n, n);
+        std::memset((void *)da, 0, n * n * sizeof(vec));
+        for (int g = 0; g < n; ++g) {
+            from[g] = x + start + s.rows[t * n + g];
+            down[g] = dx + start + s.rows[t * n + g];
         }
+        for (int64_t p = 0; p < whole; p += Tile::width) tile.find_gradients(from, up, down, p, a, da, n);
+        if (rest) {
+            Edge<T, N> &in = scratch.in, &above = scratch.above, &below = scratch.below;
+            in.clear(n), above.clear(n), below.clear(n);
+            in.take(from, whole, rest, n);
+            above.take(up, whole, rest, n);
+            tile.find_gradients(in.row, above.row, below.row, 0, a, da, n);
+            below.give(down, whole, rest, n);
+        }
+        T *to = dmatrices + (plane * s.slices + t) * n * n;
+        for (int i = 0; i < n * n; ++i) {
+            T sum = 0;
+            for (int k = 0; k < Lanes<T>::count; ++k) sum += da[i][k];
+            to[i] = sum / n;
+        }
+    }
+    return finite && tile.was_ordinary();
+}
+
+template <typename T>
+__attribute__((noinline)) void find_gradients_carefully(const T *dy, const T *x, const T *matrices, T *dx,
+                                                        T *dmatrices, const Shape &s, int64_t plane) {
+    Room<T, 0> room;
+    find_plane_gradients<T, 0, true>(dy, x, matrices, dx, dmatrices, s, plane, room.get());
+}
+
+template <typename T, int N>
+void backward(const T *dy, const T *x, const T *matrices, T *dx, T *dmatrices, const Shape &s) {
+    ask_for_large_pages(dx, s.batch * s.batch_step * sizeof(T));
+#pragma omp parallel num_threads(s.threads)
+    {
+        Room<T, N> room;
+#pragma omp for schedule(static)
+        for (int64_t plane = 0; plane < s.batch * s.channels; ++plane)
+            if (!find_plane_gradients<T, N, false>(dy, x, matrices, dx, dmatrices, s, plane, room.get()))
+                find_gradients_carefully(dy, x, matrices, dx, dmatrices, s, plane);
     }
 }
 
