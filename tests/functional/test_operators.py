@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -129,6 +134,30 @@ def test_not_a_number_is_not_swallowed() -> None:
     assert nan.sum() == 4
 
 
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("place", ["x", "matrix", "up"])
+def test_what_is_not_finite_spreads_as_in_the_formula(place: str, value: float, order: int) -> None:
+    for dtype in (torch.float32, torch.float64):
+        for trial in range(4):
+            tensors = dict(zip(("x", "matrix", "up"), (t.to(dtype) for t in example(order, (3, 5))), strict=True))
+            tensors["matrix"].view(-1)[trial % 3] = 0.0 if trial % 2 else 1.0
+            tensors[place].view(-1)[torch.randint(tensors[place].numel(), ())] = value
+            ours = gradients(OPERATOR, **tensors)
+            exact = gradients(formula.attend, **tensors)
+            for mine, other in zip(ours, exact, strict=True):
+                assert torch.equal(mine.isnan(), other.isnan())
+                assert torch.equal(mine.isinf(), other.isinf())
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e8])
+@pytest.mark.parametrize("order", [2, 4, 8, 16])
+def test_gradients_of_large_activations_are_those_of_the_formula(order: int, scale: float) -> None:
+    """There one pose has nearly all of the mask, and rounding errors of products are all that a fused sum leaves."""
+    x, matrix, up = (t.float() for t in (scale * torch.randn(2, 3, order, 9, 9), *example(order, (9, 9))[1:]))
+    assert_near(gradients(OPERATOR, x, matrix, up), gradients(formula.attend, x, matrix, up), 1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_narrow_types_compute_in_single(dtype: torch.dtype) -> None:
     x, matrix, up = (t.to(dtype) for t in example(4, (5, 5)))
@@ -149,14 +178,64 @@ def test_any_strides_an_empty_batch_and_groups_beyond_the_kernels() -> None:
     assert co_attention(torch.randn(1, 1, 65, 2, 2), torch.randn(1, 65), G).shape == (1, 1, 65, 2, 2)
 
 
-def test_refuses_what_it_would_read_beyond() -> None:
-    x, matrix = torch.randn(2, 3, 4, 5, 5), torch.randn(3, 4, 4)
-    with pytest.raises(ValueError, match=r"expects 16 planes per image .*got a tensor \(2, 3, 4, 5, 5\)"):
-        OPERATOR(x, torch.randn(4, 4, 4))
-    planes, matrices = torch.randn(2, 32, 5, 5), torch.randn(8, 4, 4)
-    with pytest.raises(ValueError, match="planes up to number 99.*as many channels and poses"):
-        torch.ops.coattend.slice_attention(planes, matrices, [0] * 15 + [95], 4)
-    assert OPERATOR(x, matrix).shape == x.shape
+BACKWARD = torch.ops.coattend.co_attention_backward
+SLICES = torch.ops.coattend.slice_attention
+ROWS = list(range(8))  # of two slices over four poses; three channels have 24 planes
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: OPERATOR(torch.ones(1, 3, 4, 2, 2), torch.zeros(4, 4, 4)), r"\(3, 4, 4\).*got \(4, 4, 4\)"),
+        (lambda: OPERATOR(torch.ones(1, 3000, 64, 1, 1), torch.zeros(3000, 64, 1)), r"got \(3000, 64, 1\)"),
+        (lambda: OPERATOR(torch.ones(1, 3, 4, 2), torch.zeros(3, 4, 4)), r"float64 tensor \(1, 3, 4, 2\)"),
+        (lambda: OPERATOR(torch.ones(1, 3, 0, 2, 2), torch.zeros(3, 0, 0)), "at least one pose"),
+        (lambda: OPERATOR(torch.ones(1, 3, 4, 2, 2).long(), torch.zeros(3, 4, 4)), r"int64 tensor.*\.float\(\)"),
+        (lambda: OPERATOR(torch.ones(1, 3, 4, 2, 2), torch.zeros(3, 4, 4) * 1j), "complex128 tensor"),
+        (lambda: OPERATOR(torch.ones(1, 3, 4, 2, 2), torch.zeros(3, 4, 4).to("meta")), "one device, got cpu and meta"),
+        (lambda: OPERATOR(torch.ones(1, 3, 4, 2, 2).to("meta"), torch.zeros(3, 4, 4)), "one device, got meta and cpu"),
+        (lambda: BACKWARD(torch.ones(2), torch.ones(1, 3, 4, 2, 2), torch.ones(3, 4, 4)), r"\(1, 3, 4, 2, 2\).*\(2,\)"),
+        (
+            lambda: BACKWARD(torch.ones(1, 3, 4, 2, 2).to("meta"), torch.ones(1, 3, 4, 2, 2), torch.ones(3, 4, 4)),
+            "one device",
+        ),
+        (
+            lambda: SLICES(torch.ones(2, 24, 2, 2), torch.ones(6, 4, 4), ROWS, -(10**7)),
+            "got numbers from -20000000 to 7",
+        ),
+        (lambda: SLICES(torch.ones(2, 24, 2, 2), torch.ones(6, 4, 4), [-(10**6)] * 8, 8), "got numbers from -1000000"),
+        (lambda: SLICES(torch.ones(2, 24, 2, 2), torch.ones(6, 4, 4), [0] * 7 + [95], 8), "numbers from 0 to 111"),
+        (lambda: SLICES(torch.ones(2, 24, 2, 2), torch.ones(6, 4, 4), [0, 0, *ROWS[2:]], 8), "21 of them different"),
+        (lambda: SLICES(torch.ones(2, 24, 2, 2), torch.ones(6, 4, 4), [], 8), "0 rows.*a multiple of 4 rows"),
+        (lambda: SLICES(torch.ones(2, 24, 2, 2), torch.ones(6, 4, 4), ROWS[:7], 8), "7 rows.*a multiple of 4 rows"),
+        (lambda: SLICES(torch.ones(2, 20, 2, 2), torch.ones(6, 4, 4), ROWS, 8), "pass 24 planes"),
+        (lambda: SLICES(torch.ones(2, 24, 2, 2), torch.ones(6, 4, 4, device="meta"), ROWS, 8), "one device"),
+        (
+            lambda: torch.ops.coattend.slice_attention_backward(
+                torch.ones(2, 3, 4, 2, 1), torch.ones(2, 24, 2, 2), torch.ones(6, 4, 4), ROWS, 8
+            ),
+            r"gradient \(2, 3, 4, 2, 2\)",
+        ),
+        (lambda: torch.ops.coattend.max_pool_backward(torch.ones(3), torch.ones(1, 1, 4, 4)), r"\(1, 1, 2, 2\)"),
+        (
+            lambda: torch.ops.coattend.convolution_backward(
+                torch.ones(1, 2, 1, 1), torch.ones(1, 1, 1, 1), torch.ones(2, 1, 1, 1, device="meta"), 1, 0, 1, 1
+            ),
+            "one device",
+        ),
+    ],
+)
+def test_refuses_what_it_would_read_beyond(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_gradients_of_another_type_are_converted() -> None:
+    x, matrix, up = example(4, (3, 5))
+    torch.testing.assert_close(BACKWARD(up.float(), x, matrix), BACKWARD(up.float().double(), x, matrix))
+    maps = torch.randn(1, 1, 4, 4)
+    pooled = torch.ops.coattend.max_pool_backward
+    assert torch.equal(pooled(torch.ones(1, 1, 2, 2).half(), maps), pooled(torch.ones(1, 1, 2, 2), maps))
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
@@ -167,6 +246,19 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         assert all(torch.equal(a, b) for a, b in zip(alone, gradients(OPERATOR, x, matrix, up), strict=True))
     finally:
         torch.set_num_threads(1)
+
+
+def test_gradients_of_large_groups_fit_on_a_small_stack() -> None:
+    code = """
+import torch, coattend
+torch.set_num_threads(2)
+for scale in (1.0, 1e7):
+    for dtype in (torch.float32, torch.float64):
+        x = (scale * torch.randn(2, 2, 64, 3, 3, dtype=dtype)).requires_grad_()
+        torch.ops.coattend.co_attention(x, torch.randn(2, 64, 64, dtype=dtype, requires_grad=True)).sum().backward()
+"""
+    environment = {**os.environ, "OMP_STACKSIZE": "64k"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
 
 
 def test_only_the_inputs_are_saved() -> None:

@@ -6,6 +6,16 @@ import torch
 from torch import Tensor
 
 from coattend.functional import formula, operators
+from coattend.functional.checks import (
+    MAP,
+    check_attention,
+    check_group,
+    check_rows,
+    check_slices,
+    check_table,
+    check_tensor,
+    select,
+)
 from coattend.functional.registry import decomposes
 from coattend.groups import FiniteGroup
 
@@ -29,7 +39,9 @@ def co_attention_mask(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
 
 def attention_matrix(weights: Tensor, index: Tensor) -> Tensor:
     """Gather the matrices (channels, group, group) from the vectors (channels, group)."""
-    return weights.index_select(1, index.flatten()).unflatten(1, index.shape)
+    check_tensor("attention_matrix", "weights", weights, "(channels, group)", 2)
+    check_table("attention_matrix", "index", index, "(group, group)", 2)
+    return select("attention_matrix", weights, 1, index).unflatten(1, index.shape)
 
 
 def attention_index(group: FiniteGroup) -> Tensor:
@@ -37,11 +49,13 @@ def attention_index(group: FiniteGroup) -> Tensor:
 
     For a cyclic group this is the circulant matrix.
     """
+    check_group("attention_index", group)
     return torch.tensor(group.relative.T.copy())
 
 
 def attend(x: Tensor, matrix: Tensor) -> Tensor:
     """``mask * x`` for matrices (channels, group, group), in one pass that saves nothing but x."""
+    check_attention("attend", x, matrix)
     if decomposes(x):
         return formula.attend(x, matrix)
     return torch.ops.coattend.co_attention(x, matrix)
@@ -49,6 +63,9 @@ def attend(x: Tensor, matrix: Tensor) -> Tensor:
 
 def attend_slices(planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int) -> Tensor:
     """Attend to each slice on its own and sum the slices: see :func:`coattend.functional.operators.slice_attention`."""
+    check_slices("attend_slices", planes, matrix, rows, channel_step)
+    if not torch.compiler.is_compiling():  # compilers cannot look into its cache
+        check_rows("attend_slices", tuple(rows), channel_step, planes.shape[1])
     if decomposes(planes):
         index = operators.plane_index(planes, rows, channel_step)
         return formula.attend_slices(planes, matrix, index, len(rows) // matrix.shape[-1])
@@ -60,12 +77,16 @@ def attention_mask(x: Tensor, matrix: Tensor) -> Tensor:
 
     Computed in float32 for narrower types, under autocast too: logits of large activations do not fit into them.
     """
+    check_attention("attention_mask", x, matrix)
     return formula.mask(x, matrix)
 
 
 def _checked_matrix(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
+    check_group("co_attention", group)
+    check_tensor("co_attention", "x", x, MAP, 5)
+    check_tensor("co_attention", "weights", weights, "(channels, group) or (channels, group, group)", 2, or_more=True)
     n = group.order
-    if x.ndim != 5 or x.shape[2] != n:
+    if x.shape[2] != n:
         raise ValueError(
             f"co_attention expects a map (batch, channels, group={n}, height, width) for {group.name}, "
             f"got {tuple(x.shape)}."

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coattend.functional.checks import check_one_device
 from coattend.functional.registry import LIBRARY, define, save_first_two
 
 
@@ -61,6 +62,7 @@ def convolution_backward(
 def _fake_convolution_gradients(
     grad: Tensor, x: Tensor, weight: Tensor, *rest: object
 ) -> tuple[Tensor, Tensor, Tensor]:
+    check_one_device("convolution_backward", grad, x, weight)
     return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
 
 

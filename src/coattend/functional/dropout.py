@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coattend.functional.checks import check_tensor
 from coattend.functional.registry import decomposes
 
 LEVELS = 1 << 16  # one mask element takes 16 random bits, so four come out of one draw of the generator
@@ -17,6 +18,9 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     On CPUs torch draws one double per element in one thread, a fifth of a training step of a small network. Here p is
     rounded to 16 bits, and the factor of what is kept to match.
     """
+    check_tensor("dropout", "x", x, "of any shape", 0, or_more=True)
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
+        raise ValueError(f"dropout expects a probability p from 0 to 1, got {p!r}; 0 drops nothing, 1 everything.")
     dropped = round(p * LEVELS)
     left_to_torch = x.device.type != "cpu" or torch.compiler.is_compiling() or decomposes(x)
     if left_to_torch or not training or not 0 < dropped < LEVELS:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coattend.functional.checks import check_table, check_tensor, select
 from coattend.functional.convolution import convolution
 from coattend.functional.formula import autocasts
 from coattend.functional.registry import decomposes
@@ -16,11 +17,13 @@ from coattend.functional.registry import decomposes
 
 def turn_filters(weight: Tensor, turns: Tensor) -> Tensor:
     """Every filter in every pose: (..., k, k) -> (..., group, k, k)."""
+    check_tensor("turn_filters", "weight", weight, "(..., k, k)", 2, or_more=True)
+    _check_turns("turn_filters", weight, turns)
     taps = weight.flatten(-2)
     if turns.is_floating_point():
         turned = torch.einsum("...p,gqp->...gq", taps, turns.to(taps.dtype))
     else:
-        turned = taps.index_select(-1, turns.flatten())
+        turned = select("turn_filters", taps, -1, turns)
     return turned.reshape(*weight.shape[:-2], len(turns), *weight.shape[-2:])
 
 
@@ -29,6 +32,7 @@ def group_filters(weight: Tensor, turns: Tensor, relative: Tensor) -> Tensor:
 
     (out, in, group, k, k) -> (out, group, in, group, k, k)
     """
+    check_table("group_filters", "relative", relative, "(group, group)", 2)
     poses = torch.arange(len(relative), device=relative.device)[:, None]
     return turned_slices(weight, turns, relative, poses).transpose(1, 2).contiguous()
 
@@ -38,16 +42,38 @@ def turned_slices(weight: Tensor, turns: Tensor, slices: Tensor, poses: Tensor) 
 
     (out, in, slices, k, k) -> (out, in, *slices.shape, k, k)
     """
+    check_tensor("turned_slices", "weight", weight, "(out, in, slices, k, k)", 5)
+    _check_turns("turned_slices", weight, turns)
+    check_table("turned_slices", "slices", slices, "(a, b)")
+    check_table("turned_slices", "poses", poses, "(a, b)")
     out_channels, in_channels, number, k, _ = weight.shape
     if turns.is_floating_point():
         # Every slice in every pose by one product of matrices, then a permutation: [slice, pose] -> [a, b].
         turned = torch.matmul(weight.flatten(3), turns.to(weight.dtype).flatten(0, 1).mT)
         index = slices * len(turns) + poses
-        bank = turned.reshape(out_channels, in_channels, number * len(turns), k**2).index_select(2, index.flatten())
+        every = turned.reshape(out_channels, in_channels, number * len(turns), k**2)
+        bank = select("turned_slices", every, 2, index)
     else:
-        index = slices[..., None] * k**2 + turns[poses]
-        bank = weight.flatten(2).index_select(2, index.flatten())
+        posed = select("turned_slices", turns, 0, poses).reshape(*poses.shape, -1)
+        bank = select("turned_slices", weight.flatten(2), 2, slices[..., None] * k**2 + posed)
     return bank.reshape(out_channels, in_channels, *slices.shape, k, k)
+
+
+def _check_turns(function: str, weight: Tensor, turns: Tensor) -> None:
+    """Require square filters and the maps of such filters."""
+    k = weight.shape[-1]
+    if (
+        not isinstance(turns, Tensor)
+        or weight.shape[-2] != k
+        or turns.ndim != (3 if turns.is_floating_point() else 2)
+        or any(size != k**2 for size in turns.shape[1:])
+    ):
+        got = tuple(turns.shape) if isinstance(turns, Tensor) else repr(turns)
+        raise ValueError(
+            f"{function} expects square filters (..., k, k) and the turns of such filters, integers (group, k * k) or "
+            f"numbers (group, k * k, k * k), got filters {tuple(weight.shape)} and turns {got}; pass "
+            f"coattend.groups.filter_turns(group, kernel_size={k})."
+        )
 
 
 def padded_conv2d(
@@ -65,6 +91,7 @@ def padded_conv2d(
 
     With ``poses`` the result is a map with as many, else an image.
     """
+    check_tensor("padded_conv2d", "x", x, "(batch, channels, height, width) or with poses", 4, or_more=True)
     if padding_mode != "zeros" and padding > 0:
         x = F.pad(x.flatten(1, -3), (padding,) * 4, mode=padding_mode)
         padding = 0

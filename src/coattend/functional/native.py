@@ -75,7 +75,7 @@ def backward(
     planes, same = planes.contiguous(), matrices.to(planes.dtype).contiguous()
     grad_planes = torch.empty_like(planes)
     grad_matrices = planes.new_empty(len(planes), *matrices.shape)
-    tensors = (grad.contiguous(), planes, same, grad_planes, grad_matrices)
+    tensors = (grad.to(planes.dtype).contiguous(), planes, same, grad_planes, grad_matrices)
     _run("backward", tensors, planes, same, rows, channel_step)
     return grad_planes, grad_matrices.sum(0).to(matrices.dtype)
 
@@ -92,14 +92,12 @@ def pool_backward(grad: Tensor, x: Tensor) -> Tensor:
     """The gradient of :func:`pool_forward` with respect to x."""
     x = x.contiguous()
     grad_x = torch.empty_like(x)
-    _pool("backward", (grad.contiguous(), x, grad_x), x)
+    _pool("backward", (grad.to(x.dtype).contiguous(), x, grad_x), x)
     return grad_x
 
 
 def _pool(direction: str, tensors: tuple[Tensor, ...], x: Tensor) -> None:
     height, width = x.shape[-2:]
-    if height % 2 or width % 2:
-        raise ValueError(f"windows of 2x2 expect an even height and width, got {height} x {width}.")
     kernel = getattr(library(), f"coattend_pool_{direction}_{TYPES[x.dtype]}")
     shape = PoolShape(x.shape[:-2].numel(), height, width, torch.get_num_threads())
     kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(shape))

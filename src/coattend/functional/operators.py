@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -16,25 +15,36 @@ import torch
 from torch import Tensor
 
 from coattend.functional import formula, native
-from coattend.functional.registry import LIBRARY, define, save_first_two
+from coattend.functional.checks import (
+    PLANES,
+    check_attention,
+    check_gradient,
+    check_rows,
+    check_slices,
+    check_tensor,
+)
+from coattend.functional.registry import LIBRARY, define, differentiates_again, save_first_two
 
 
 def co_attention(x: Tensor, matrix: Tensor) -> Tensor:
     """``mask * x``: x (batch, channels, group, height, width), matrix (channels, group, group)."""
-    order, matrices = x.shape[2], matrix.unsqueeze(1)
-    kernels = _kernels_for(x, matrices, range(order), order)
+    check_attention("co_attention", x, matrix)
+    order = x.shape[2]
+    kernels = _kernels_for(x, order)
     if kernels is None:
         return formula.attend(x, matrix).contiguous()
-    return kernels.forward(x, matrices, range(order), channel_step=order)
+    return kernels.forward(x, matrix.unsqueeze(1), range(order), channel_step=order)
 
 
 def co_attention_backward(grad: Tensor, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of :func:`co_attention` with respect to x and the matrix."""
-    order, matrices = x.shape[2], matrix.unsqueeze(1)
-    kernels = _kernels_for(x, matrices, range(order), order)
+    check_attention("co_attention_backward", x, matrix)
+    check_gradient("co_attention_backward", grad, x.shape, x)
+    order = x.shape[2]
+    kernels = _kernels_for(x, order)
     if kernels is None:
         return _contiguous(formula.attend_gradients(grad, x, matrix))
-    grad_x, grad_matrices = kernels.backward(grad, x, matrices, range(order), channel_step=order)
+    grad_x, grad_matrices = kernels.backward(grad, x, matrix.unsqueeze(1), range(order), channel_step=order)
     return grad_x, grad_matrices.squeeze(1)
 
 
@@ -45,9 +55,11 @@ def slice_attention(planes: Tensor, matrix: Tensor, rows: list[int], channel_ste
     ``channel * channel_step + rows[slice * group + pose]``; matrix: (channels * slices, group, group).
     Returns (batch, channels, group, height, width).
     """
+    check_slices("slice_attention", planes, matrix, rows, channel_step)
+    check_rows("slice_attention", tuple(rows), channel_step, planes.shape[1])
     slices = len(rows) // matrix.shape[-1]
     matrices = matrix.unflatten(0, (-1, slices))
-    kernels = _kernels_for(planes, matrices, rows, channel_step)
+    kernels = _kernels_for(planes, matrix.shape[-1])
     if kernels is None:
         return formula.attend_slices(planes, matrix, plane_index(planes, rows, channel_step), slices).contiguous()
     return kernels.forward(planes, matrices, rows, channel_step)
@@ -57,9 +69,12 @@ def slice_attention_backward(
     grad: Tensor, planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int
 ) -> tuple[Tensor, Tensor]:
     """The gradients of :func:`slice_attention` with respect to the planes and the matrix."""
+    check_slices("slice_attention_backward", planes, matrix, rows, channel_step)
+    check_rows("slice_attention_backward", tuple(rows), channel_step, planes.shape[1])
+    check_gradient("slice_attention_backward", grad, _attended_shape(planes, matrix, rows), planes)
     slices = len(rows) // matrix.shape[-1]
     matrices = matrix.unflatten(0, (-1, slices))
-    kernels = _kernels_for(planes, matrices, rows, channel_step)
+    kernels = _kernels_for(planes, matrix.shape[-1])
     if kernels is None:
         index = plane_index(planes, rows, channel_step)
         return _contiguous(formula.attend_slices_gradients(grad, planes, matrix, index, slices))
@@ -69,24 +84,19 @@ def slice_attention_backward(
 
 def plane_index(planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
     """The plane of each (channel, slice, pose), flattened."""
+    check_tensor("plane_index", "planes", planes, PLANES, 4)
+    if not rows:
+        raise ValueError("plane_index expects at least one row, got none; pass one for each slice and pose.")
     channels = planes.shape[1] // len(rows)
     first = channel_step * torch.arange(channels, device=planes.device)
     return (first[:, None] + torch.tensor(rows, device=planes.device)).flatten()
 
 
-def _kernels_for(planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step: int) -> ModuleType | None:
+def _kernels_for(planes: Tensor, order: int) -> ModuleType | None:
     """The module whose ``forward`` and ``backward`` serve these tensors, or None.
 
-    Tensors that do not fit together are refused first: a kernel would read beyond them.
+    The kernels rely on what has been checked before: they would read beyond tensors that do not fit together.
     """
-    channels, slices, order, _ = matrices.shape
-    count, last = channels * slices * order, (channels - 1) * channel_step + max(rows)
-    if planes.shape[1:-2].numel() != count or last >= count or len(rows) != slices * order:
-        raise ValueError(
-            f"co-attention expects {count} planes per image for matrices {tuple(matrices.shape)} (channels, slices, "
-            f"group, group), got a tensor {tuple(planes.shape)} and planes up to number {last}; pass matrices of as "
-            "many channels and poses as the tensor has."
-        )
     if native.serves(planes, order):
         return native
     if not planes.is_cuda:
@@ -119,18 +129,37 @@ def _contiguous(gradients: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     return gradients[0].contiguous(), gradients[1].contiguous()
 
 
-def _fake_slice_attention(planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int) -> Tensor:
-    channels, order = planes.shape[1] // len(rows), matrix.shape[-1]
-    return planes.new_empty(planes.shape[0], channels, order, *planes.shape[2:])
+def _attended_shape(planes: Tensor, matrix: Tensor, rows: list[int]) -> tuple[int, ...]:
+    return planes.shape[0], planes.shape[1] // len(rows), matrix.shape[-1], *planes.shape[2:]
 
 
-def _fake_gradients(grad: Tensor, x: Tensor, matrix: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
+def _fake_co_attention(x: Tensor, matrix: Tensor) -> Tensor:
+    check_attention("co_attention", x, matrix)
+    return x.new_empty(x.shape)
+
+
+def _fake_co_attention_gradients(grad: Tensor, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    check_attention("co_attention_backward", x, matrix)
+    check_gradient("co_attention_backward", grad, x.shape, x)
     return x.new_empty(x.shape), matrix.new_empty(matrix.shape)
+
+
+def _fake_slice_attention(planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int) -> Tensor:
+    check_slices("slice_attention", planes, matrix, rows, channel_step)
+    return planes.new_empty(_attended_shape(planes, matrix, rows))
+
+
+def _fake_slice_attention_gradients(
+    grad: Tensor, planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int
+) -> tuple[Tensor, Tensor]:
+    check_slices("slice_attention_backward", planes, matrix, rows, channel_step)
+    check_gradient("slice_attention_backward", grad, _attended_shape(planes, matrix, rows), planes)
+    return planes.new_empty(planes.shape), matrix.new_empty(matrix.shape)
 
 
 def _co_attention_formula(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, matrix = ctx.saved_tensors
-    if torch.is_grad_enabled():  # create_graph=True: the gradient is to be differentiated again
+    if differentiates_again():
         return formula.attend_gradients(grad, x, matrix)
     return torch.ops.coattend.co_attention_backward(grad, x, matrix)
 
@@ -138,18 +167,18 @@ def _co_attention_formula(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 def _slice_attention_formula(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     planes, matrix = ctx.saved_tensors
     rows, channel_step = ctx.rest
-    if torch.is_grad_enabled():
+    if differentiates_again():
         index = plane_index(planes, rows, channel_step)
         slices = len(rows) // matrix.shape[-1]
         return *formula.attend_slices_gradients(grad, planes, matrix, index, slices), None, None
     return *torch.ops.coattend.slice_attention_backward(grad, planes, matrix, rows, channel_step), None, None
 
 
-define("co_attention(Tensor x, Tensor matrix) -> Tensor", co_attention, lambda x, matrix: x.new_empty(x.shape))
+define("co_attention(Tensor x, Tensor matrix) -> Tensor", co_attention, _fake_co_attention)
 define(
     "co_attention_backward(Tensor grad, Tensor x, Tensor matrix) -> (Tensor, Tensor)",
     co_attention_backward,
-    _fake_gradients,
+    _fake_co_attention_gradients,
 )
 define(
     "slice_attention(Tensor planes, Tensor matrix, int[] rows, int channel_step) -> Tensor",
@@ -160,7 +189,7 @@ define(
     "slice_attention_backward(Tensor grad, Tensor planes, Tensor matrix, int[] rows, int channel_step)"
     " -> (Tensor, Tensor)",
     slice_attention_backward,
-    _fake_gradients,
+    _fake_slice_attention_gradients,
 )
 torch.library.register_autograd(
     "coattend::co_attention", _co_attention_formula, setup_context=save_first_two, lib=LIBRARY

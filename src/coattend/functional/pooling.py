@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional import native
-from coattend.functional.registry import LIBRARY, decomposes, define
+from coattend.functional.checks import check_gradient, check_windows
+from coattend.functional.registry import LIBRARY, decomposes, define, differentiates_again
 
 
 def max_pool_2x2(x: Tensor) -> Tensor:
@@ -17,22 +18,30 @@ def max_pool_2x2(x: Tensor) -> Tensor:
 
     Equal maxima share the gradient evenly, so that the gradient is as equivariant as the value.
     """
+    check_windows("max_pool_2x2", x)
     return _pooled(x) if decomposes(x) else torch.ops.coattend.max_pool(x)
 
 
 def max_pool(x: Tensor) -> Tensor:
     """The operator's kernel."""
+    check_windows("max_pool", x)
     return native.pool_forward(x) if native.serves_type(x) else _pooled(x).contiguous()
 
 
 def max_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
     """The gradient of :func:`max_pool`."""
+    check_windows("max_pool_backward", x)
+    check_gradient("max_pool_backward", grad, _pooled_shape(x), x)
     return native.pool_backward(grad, x) if native.serves_type(x) else _gradient(grad, x).contiguous()
 
 
 def _pooled(x: Tensor) -> Tensor:
     # One plane per image and channel: max_pool2d knows no more axes.
     return F.max_pool2d(x.flatten(1, -3), 2).unflatten(1, x.shape[1:-2])
+
+
+def _pooled_shape(x: Tensor) -> tuple[int, ...]:
+    return *x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2
 
 
 def _gradient(grad: Tensor, x: Tensor) -> Tensor:
@@ -44,7 +53,7 @@ def _gradient(grad: Tensor, x: Tensor) -> Tensor:
 
 def _formula(ctx: Any, grad: Tensor) -> Tensor:
     (x,) = ctx.saved_tensors
-    if torch.is_grad_enabled():  # create_graph=True: the gradient is to be differentiated again
+    if differentiates_again():
         return _gradient(grad, x)
     return torch.ops.coattend.max_pool_backward(grad, x)
 
@@ -53,10 +62,17 @@ def _save_input(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-define(
-    "max_pool(Tensor x) -> Tensor",
-    max_pool,
-    lambda x: x.new_empty(*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2),
-)
-define("max_pool_backward(Tensor grad, Tensor x) -> Tensor", max_pool_backward, lambda grad, x: x.new_empty(x.shape))
+def _fake_max_pool(x: Tensor) -> Tensor:
+    check_windows("max_pool", x)
+    return x.new_empty(_pooled_shape(x))
+
+
+def _fake_max_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
+    check_windows("max_pool_backward", x)
+    check_gradient("max_pool_backward", grad, _pooled_shape(x), x)
+    return x.new_empty(x.shape)
+
+
+define("max_pool(Tensor x) -> Tensor", max_pool, _fake_max_pool)
+define("max_pool_backward(Tensor grad, Tensor x) -> Tensor", max_pool_backward, _fake_max_pool_backward)
 torch.library.register_autograd("coattend::max_pool", _formula, setup_context=_save_input, lib=LIBRARY)

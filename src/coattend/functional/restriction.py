@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coattend.functional.checks import check_group
 from coattend.groups import FiniteGroup
 
 
@@ -59,13 +60,26 @@ def pose_blocks(group: FiniteGroup, relative: tuple[int, ...]) -> PoseBlocks:
     >>> pose_blocks(get_group("p4"), (1, 3)).inputs.tolist()
     [[1, 3], [2, 0]]
     """
+    check_group("pose_blocks", group)
+    if (
+        not isinstance(relative, tuple)
+        or {*map(type, relative)} != {int}
+        or len(set(relative)) < len(relative)
+        or not set(relative) <= set(group.elements)
+    ):
+        raise ValueError(
+            f"pose_blocks expects a tuple of different elements of {group.name}, numbers from 0 to {group.order - 1}, "
+            f"at least one, got {relative!r}; tuple(group.elements) are all."
+        )
     product, kept = group.product, np.array(relative)
+    place = np.zeros(group.order, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
     stabiliser = [h for h in group.elements if set(product[h, kept].tolist()) == set(relative)]
     firsts = group.left_cosets(stabiliser)[:, 0]
     return PoseBlocks(
         inputs=torch.tensor(product[firsts][:, kept]),
         outputs=torch.tensor(product[firsts][:, stabiliser]),
-        slices=torch.tensor(np.searchsorted(kept, product[group.inverse[stabiliser]][:, kept])),
+        slices=torch.tensor(place[product[group.inverse[stabiliser]][:, kept]]),
     )
 
 
