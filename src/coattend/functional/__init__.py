@@ -18,3 +18,7 @@ from coattend.functional.pooling import max_pool_2x2 as max_pool_2x2
 from coattend.functional.restriction import PoseBlocks as PoseBlocks
 from coattend.functional.restriction import blocks_pay as blocks_pay
 from coattend.functional.restriction import pose_blocks as pose_blocks
+from coattend.functional.torch_tools import register_flops, register_shardings, when_imported
+
+when_imported("torch.utils.flop_counter", register_flops)
+when_imported("torch.distributed.tensor", register_shardings)

@@ -87,5 +87,5 @@ def _wide(x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     wide = torch.promote_types(x.dtype, torch.float32)
     batch, channels, order, height, width = x.shape
     responses = x.reshape(batch, channels, order, height * width).to(wide)
-    logits = torch.matmul(matrix.mT.to(wide) / order, responses)
+    logits = torch.matmul(matrix.transpose(1, 2).to(wide) / order, responses)  # the older ONNX exporter knows no mT
     return responses, logits, torch.exp(logits - logits.amax(dim=2, keepdim=True))

@@ -1,28 +1,26 @@
-"""The C++ kernels: built on first use, kept in the user's cache folder, called through ctypes."""
+"""The C++ kernels, called through ctypes."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import logging
 import os
-import platform
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
-INSTRUCTION_SETS = {"AVX2": ("-mavx2", "-mfma"), "AVX512": ("-mavx2", "-mfma")}  # wider registers are untried
+from coattend.functional import kernel_cache
+from coattend.functional.kernel_cache import logger
+
 TYPES = {torch.float32: "float", torch.float64: "double"}
 
-logger = logging.getLogger("coattend")
+FUNCTIONS = (
+    "coattend_largest_order",
+    *(f"coattend_{step}ward_{name}" for step in ("for", "back", "pool_for", "pool_back") for name in TYPES.values()),
+)
 
 
 class Shape(ctypes.Structure):
@@ -135,47 +133,25 @@ def library() -> ctypes.CDLL | None:
     if os.environ.get("COATTEND_KERNELS") == "off":
         return None
     try:
-        return _loaded(build())
+        try:
+            return _loaded(kernel_cache.kernels())
+        except OSError:  # a library that does not load here, though it is as it was built: of another system, perhaps
+            return _loaded(kernel_cache.kernels(rebuild=True))
     except (OSError, subprocess.SubprocessError) as reason:
         # Logged rather than warned: nothing is wrong with the results, and `python -W error` must not stop on it.
         logger.warning(
             "coattend: the fused co-attention kernel is not available (%s). Results are the same, training with "
-            "attention is slower; install a C++ compiler (g++), or set COATTEND_KERNELS=off to silence this.",
+            "attention is slower; set COATTEND_KERNELS=off to silence this.",
             _first_line(reason),
         )
         return None
 
 
-def build() -> Path:
-    """Compile the kernels unless the cache has them for this source, compiler and processor; their path."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        raise FileNotFoundError("no C++ compiler on the path")
-    capability = torch.backends.cpu.get_cpu_capability()
-    command = [compiler, *FLAGS, *INSTRUCTION_SETS.get(capability, ())]
-    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
-    key = "\0".join((SOURCE.read_text(), *command, version, platform.machine()))
-    path = cache_folder() / f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
-    if not path.exists():
-        logger.info("coattend: building the fused co-attention kernel, once, into %s", path)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # In a folder of its own and then renamed: another process sees all of the file or nothing.
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            objects, built = Path(folder, "kernels.o"), Path(folder, "kernels.so")
-            subprocess.run([*command, "-c", SOURCE, "-o", objects], check=True, capture_output=True, text=True)
-            # Linked without OpenMP's library: its symbols are found in the runtime that torch has loaded.
-            subprocess.run([compiler, "-shared", objects, "-o", built], check=True, capture_output=True, text=True)
-            os.replace(built, path)
-    return path
-
-
-def cache_folder() -> Path:
-    """Where built kernels are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coattend" / "kernels"
-
-
 def _loaded(path: Path) -> ctypes.CDLL:
     kernels = ctypes.CDLL(str(path), mode=os.RTLD_NOW)
+    for name in FUNCTIONS:
+        if not hasattr(kernels, name):
+            raise OSError(f"{path} has no function {name}")
     kernels.coattend_largest_order.restype = ctypes.c_int64
     return kernels
 

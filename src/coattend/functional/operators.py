@@ -23,6 +23,7 @@ from coattend.functional.checks import (
     check_slices,
     check_tensor,
 )
+from coattend.functional.kernel_cache import logger
 from coattend.functional.registry import LIBRARY, define, differentiates_again, save_first_two
 
 
@@ -116,7 +117,7 @@ def gpu_kernels(device: torch.device) -> ModuleType | None:
 
         triton_kernels.try_on(device)
     except (ImportError, OSError, RuntimeError) as reason:
-        native.logger.warning(
+        logger.warning(
             "coattend: the fused co-attention kernel for GPUs is not available (%s). Results are the same, training "
             "with attention is slower; install triton and a C compiler, or set COATTEND_KERNELS=off to silence this.",
             str(reason).strip().partition("\n")[0],
