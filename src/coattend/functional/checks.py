@@ -102,7 +102,7 @@ def check_slices(function: str, planes: Tensor, matrix: Tensor, rows: Sequence[i
     check_tensor(function, "the matrix", matrix, "(channels * slices, group, group)", 3)
     if not isinstance(rows, Sequence) or {*map(type, rows), type(channel_step)} != {int}:
         raise ValueError(
-            f"{function} expects rows to be a list of whole numbers, at least one, and channel_step to be another, got "
+            f"{function} expects rows to be a list of whole numbers and channel_step to be another, got "
             f"{rows!r} and {channel_step!r}; pass the rows and the step of a SliceCoAttentiveConv2d."
         )
     number, order, targets = matrix.shape

@@ -63,7 +63,8 @@ def pose_blocks(group: FiniteGroup, relative: tuple[int, ...]) -> PoseBlocks:
     check_group("pose_blocks", group)
     if (
         not isinstance(relative, tuple)
-        or {*map(type, relative)} != {int}
+        or not all(isinstance(t, (int, np.integer)) and not isinstance(t, bool) for t in relative)
+        or not relative
         or len(set(relative)) < len(relative)
         or not set(relative) <= set(group.elements)
     ):
