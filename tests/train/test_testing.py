@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Path:
     return saved(tmp_path)
 
 
-def saved(tmp_path: Path, fit: str = "resize", poison: bool = False, model: str = "p4cnn") -> Path:
+def saved(tmp_path: Path, fit: str = "resize", poison: bool = False, model: str = "p4cnn", recipe: bool = True) -> Path:
     own = write_images(tmp_path / "own")
     data = load_data(own)
     torch.manual_seed(0)
@@ -56,6 +56,8 @@ def saved(tmp_path: Path, fit: str = "resize", poison: bool = False, model: str 
         "provenance": data.provenance,
         "recipe": json.dumps({"data": str(own), "fit": fit}),
     }
+    if not recipe:
+        del metadata["recipe"]
     ca.save_model(network, tmp_path / "net.safetensors", metadata=metadata, extra_tensors=preprocessing.state())
     return tmp_path / "net.safetensors"
 
@@ -248,3 +250,10 @@ def test_a_folder_of_all_sizes_is_trained_on_as_it_is(
         printed = capsys.readouterr().out
         assert f"tiles: 4 / 2 / 2 images 1 x {shape} to train, validate and test, 2 classes (Drüsen" in printed
         assert f"scaled from sides of 28 to 50 pixels to {shape}" in printed
+
+
+def test_a_file_without_its_recipe_is_tested_on_what_is_given(tmp_path: Path) -> None:
+    run = saved(tmp_path, recipe=False)
+    with pytest.raises(RunError, match="does not say what it was trained on; choose the images with --data"):
+        evaluated(str(run), None)
+    assert len(evaluated(str(run), "own").labels) == 3  # its provenance tells that these are the training images

@@ -21,8 +21,8 @@ from coattend.models import exactness_line, read_model_file
 from coattend.models.files import write_atomically
 from coattend.train.batches import Examples
 from coattend.train.evaluation import Evaluation, evaluate, network_error, tested_group
-from coattend.train.run_folder import RunError, RunFolder
-from coattend.train.trained import Prediction, TrainedNetwork, check_finite, load_trained
+from coattend.train.run_folder import RunError
+from coattend.train.trained import Prediction, TrainedNetwork, check_finite, load_trained, weights_file
 
 EXACT = 1e-4  # the largest equivariance error, in float32, that rounding explains
 
@@ -91,10 +91,13 @@ class Tested:
 def test_trained(path: str, data_name: str | None) -> Tested:
     """Test a trained network: on the test split of its own data, or on other images with classes of the same names."""
     trained = load_trained(path)
-    own = _trained_on(Path(path))
-    same = data_name is None or data_name == own or Path(data_name).resolve() == Path(own).resolve()
+    own = _trained_on(path)
+    if own is None and data_name is None:
+        raise RunError(f"{path} does not say what it was trained on; choose the images with --data.")
+    same = data_name is None or (own is not None and Path(data_name).resolve() == Path(own).resolve())
     size, fit = trained.image_shape[1], trained.fit
     if same:
+        assert own is not None
         data = load_data(own, size=size, fit=fit)
         held_out = HeldOut(data.name, data.test, data.classes, data.provenance)
     else:
@@ -191,10 +194,10 @@ def _as_trained(held_out: HeldOut, trained: TrainedNetwork, path: str) -> Tensor
     return torch.tensor([trained.classes.index(name) for name in held_out.classes])[held_out.split.labels]
 
 
-def _trained_on(path: Path) -> str:
-    if path.is_dir():
-        return str(RunFolder(path).description["recipe"]["data"])
-    return str(json.loads(read_model_file(path)[0]["recipe"])["data"])
+def _trained_on(path: str) -> str | None:
+    """The data set that a network's file names; both files of a run name the same."""
+    recipe = json.loads(read_model_file(weights_file(path))[0].get("recipe", "{}"))
+    return str(recipe["data"]) if isinstance(recipe, dict) and "data" in recipe else None
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
