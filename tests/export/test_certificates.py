@@ -240,6 +240,14 @@ def test_sizes_and_masks_that_are_not_there_are_answered(tmp_path: Path, options
     assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
 
 
+@pytest.mark.parametrize("export", [export_onnx, export_pt2, export_frozen])
+def test_what_is_no_network_or_size_is_refused(export: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="export expects a network, an nn.Module, got NoneType"):
+        export(None, tmp_path / "m.x")
+    with pytest.raises(ValueError, match=r"size must be a whole number.*got 1\.5"):
+        export(ca.create_model("p4cnn:width=2").float().eval(), tmp_path / "m.x", size=1.5)
+
+
 def test_maps_are_not_called_logits(tmp_path: Path) -> None:
     torch.set_default_dtype(torch.float32)
     dense = nn.Sequential(ca.nn.LiftingConv2d(1, 2, 3, "p4"), ca.nn.GroupPool("p4"))

@@ -155,6 +155,11 @@ def test_factors_are_applied_in_the_precision_of_the_model() -> None:
     assert torch.equal(found, weight.double() * FACTOR)
 
 
+def test_what_is_no_state_dict_is_refused() -> None:
+    with pytest.raises(ValueError, match="expects a state dict and the network to fill, got NoneType and Sequential"):
+        convert_state_dict(None, torch.nn.Sequential(), {})  # type: ignore[arg-type]
+
+
 def test_what_finds_no_place_is_listed() -> None:
     state, ours = foreign().state_dict(), ca.create_model("p4cnn:head=max")
     with pytest.raises(

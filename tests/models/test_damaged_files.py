@@ -224,6 +224,10 @@ def test_wrong_calls_are_answered(saved: Path, tmp_path: Path) -> None:
         ca.load_model("/proc/self/mem")
     with pytest.raises(ValueError, match=r"metadata must map strings to strings, got 'a': 3"):
         ca.save_model(model, tmp_path / "n", metadata={"a": 3})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="metadata must map strings to strings, got 3"):
+        ca.save_model(model, tmp_path / "n", metadata=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected the path of a file, got"):
+        ca.save_model(model, "a\0b")
     with pytest.raises(ValueError, match="on the meta device and has no weights"):
         ca.save_model(ca.load_model(saved).to("meta"), tmp_path / "n")
     with pytest.raises(ValueError, match="cannot write /proc/x: No such file"):

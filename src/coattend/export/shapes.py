@@ -14,6 +14,10 @@ MOST_PIXELS = 2048
 
 def image_shape_of(network: nn.Module, size: int | None) -> tuple[int, int, int]:
     """Channels, height and width of the images that a float32 network is exported for."""
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"export expects a network, an nn.Module, got {type(network).__name__}.")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+        raise ValueError(f"size must be a whole number, the height and width of the images, got {size!r}.")
     dtypes = {p.dtype for p in network.parameters()}
     if dtypes - {torch.float32}:
         found = ", ".join(sorted(map(str, dtypes)))

@@ -44,6 +44,11 @@ def convert_state_dict(
     Biases that the foreign network does not have are filled with zeros. Every foreign name must find its place, and
     every parameter of the model a value; otherwise a ValueError lists what is left.
     """
+    if not isinstance(state, Mapping) or not isinstance(model, nn.Module):
+        raise ValueError(
+            "convert_state_dict expects a state dict and the network to fill, got "
+            f"{type(state).__name__} and {type(model).__name__}."
+        )
     layers = dict(model.named_modules())
     expected = model.state_dict()
     converted: dict[str, Tensor] = {}

@@ -48,6 +48,8 @@ def model_file_content(model: nn.Module, metadata: Mapping[str, str], extra_tens
             f"save_model writes networks built by create_model, got {type(model).__name__}; "
             "use safetensors.torch.save_model or torch.save(model.state_dict()) for others."
         )
+    if not isinstance(metadata, Mapping):
+        raise ValueError(f"metadata must map strings to strings, got {metadata!r}.")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise ValueError(f"metadata must map strings to strings, got {key!r}: {value!r}; json.dumps writes others.")
@@ -206,7 +208,7 @@ def _image_shape(path: Path, metadata: Mapping[str, str]) -> tuple[int, int, int
 
 def checked_path(path: str | Path) -> Path:
     """A path, not something else."""
-    if not isinstance(path, (str, os.PathLike)):
+    if not isinstance(path, (str, os.PathLike)) or "\0" in str(path):
         raise ValueError(f"expected the path of a file, got {path!r}.")
     return Path(path)
 

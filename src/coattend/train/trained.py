@@ -12,6 +12,7 @@ from torch import Tensor
 from coattend.data import Preprocessing, make_preprocessing
 from coattend.data.fitting import Fit
 from coattend.models import EquivariantNetwork, hub, load_model, read_model_file
+from coattend.models.files import checked_path
 from coattend.nn import evaluating
 from coattend.train.run_folder import RunError, RunFolder
 
@@ -75,7 +76,7 @@ def check_finite(outputs: Tensor) -> None:
 
 def weights_file(path: str | Path) -> Path:
     """The file with a run folder's weights: of the epoch chosen on validation, else the last; a file stays as it is."""
-    path = hub.download(str(path)) if hub.is_hub_address(path) else Path(path)
+    path = hub.download(str(path)) if hub.is_hub_address(path) else checked_path(path)
     try:
         missing = not path.exists()
     except OSError as error:  # a name that is too long
