@@ -64,9 +64,9 @@ def attend(x: Tensor, matrix: Tensor) -> Tensor:
 def attend_slices(planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int) -> Tensor:
     """Attend to each slice on its own and sum the slices: see :func:`coattend.functional.operators.slice_attention`."""
     check_slices("attend_slices", planes, matrix, rows, channel_step)
-    if not torch.compiler.is_compiling():  # compilers cannot look into its cache
-        check_rows("attend_slices", tuple(rows), channel_step, planes.shape[1])
     if decomposes(planes):
+        if not torch.compiler.is_compiling():  # compilers cannot look into its cache; the operator calls it itself
+            check_rows("attend_slices", tuple(rows), channel_step, planes.shape[1])
         index = operators.plane_index(planes, rows, channel_step)
         return formula.attend_slices(planes, matrix, index, len(rows) // matrix.shape[-1])
     return torch.ops.coattend.slice_attention(planes, matrix, rows, channel_step)

@@ -88,7 +88,8 @@ def _launch(
             order=order,
             poses=triton.next_power_of_2(order),
             wide=tl.float64 if planes.dtype == torch.float64 else tl.float32,
-            enable_fp_fusion=True,  # Triton 3.9 warns where this is left to a default that is to change
+            # Where one pose has nearly all of the mask, the backward would amplify what a fused product leaves.
+            enable_fp_fusion=False,
             **sizes,
         )
 
@@ -125,7 +126,8 @@ def _attended(planes, matrix, rows, pixels, pose, position, order: tl.constexpr,
         weight = tl.load(matrix + source * order + pose, mask=real, other=0)
         logits += weight[:, None] * response[None, :]
     logits = tl.where(real[:, None], logits, float("-inf"))
-    top = tl.max(logits, axis=0)
+    unknown = tl.max((logits != logits).to(tl.int32), axis=0) > 0  # a NaN is the maximum, as in the formula
+    top = tl.where(unknown, float("nan"), tl.max(logits, axis=0))
     return responses, logits, top, tl.exp(logits - top[None, :])
 
 
