@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from experiments.hostile.mutations import (
 FILE, IMAGE = "model.safetensors", "digit.png"
 DTYPES = ("uint8", "bool", "int64", "float16", "bfloat16", "float64", "float8_e4m3fn", "complex64")
 FIELDS = ("format", "format_version", "coattend_version", "model", "options", "preprocessing", "classes", "image_shape")
-FILLINGS = (float("nan"), float("inf"), -float("inf"), 1e38, 0.0)
 OPTIONS = (
     "width",
     "group",
@@ -89,9 +89,10 @@ def flip_header(folder: Path, place: int, bit: int) -> None:
     flip(folder / FILE, place, bit, end=header_end(folder / FILE))
 
 
-def rewrite(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor]) -> None:
-    """A whole safetensors file again, digests and all as they were."""
-    path.write_bytes(safetensors.torch.save(tensors, metadata))
+def rewrite(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor], *, sealed: bool = False) -> None:
+    """A whole safetensors file again: with the digest that it had, or with none, as a hostile or an old file."""
+    kept = {key: value for key, value in metadata.items() if sealed or key != "digest"}
+    path.write_bytes(safetensors.torch.save(tensors, kept))
 
 
 def parts(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -128,7 +129,7 @@ def edit_json_field(folder: Path, field: str, place: int, value: Any) -> None:
     edit_header(folder, field, edited(document, place, value) if document else value)
 
 
-def change_tensor(folder: Path, place: int, how: str, argument: Any) -> None:
+def change_tensor(folder: Path, place: int, how: str, argument: Any, sealed: bool = True) -> None:
     """One tensor of another type, another shape, other values, under another name, or not at all."""
     metadata, tensors = parts(folder / FILE)
     name = list(tensors)[at(place, len(tensors))]
@@ -147,21 +148,28 @@ def change_tensor(folder: Path, place: int, how: str, argument: Any) -> None:
         same = [n for n, t in tensors.items() if n != name and t.shape == tensor.shape and t.dtype == tensor.dtype]
         if same:
             tensors[name], tensors[same[0]] = tensors[same[0]].clone(), tensor.clone()
-    rewrite(folder / FILE, metadata, tensors)
+    rewrite(folder / FILE, metadata, tensors, sealed=sealed)
 
 
 def retype_all(folder: Path, dtype: str) -> None:
     """The whole network in another type."""
     metadata, tensors = parts(folder / FILE)
-    rewrite(folder / FILE, metadata, {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()})
+    retyped = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
+    rewrite(folder / FILE, metadata, retyped, sealed=True)
 
 
-CHANGES = st.one_of(
-    each(PLACES, st.just("dtype"), among(*DTYPES)),
-    each(PLACES, st.just("fill"), among(*FILLINGS)),
+MISFITS = st.one_of(  # wrong whatever a digest says
+    each(PLACES, st.just("dtype"), among("uint8", "bool", "int64", "float8_e4m3fn", "complex64")),
+    each(PLACES, st.just("fill"), among(float("nan"), float("inf"), -float("inf"))),
     each(PLACES, st.just("transpose"), among(0, 1)),
     each(PLACES, st.just("drop"), st.none()),
-    each(PLACES, st.just("rename"), among("x", "extra.x", "stages")),
+    each(PLACES, st.just("rename"), among("x", "stages")),
+)
+CHANGES = st.one_of(
+    MISFITS,
+    each(PLACES, st.just("dtype"), among("float16", "bfloat16", "float64")),
+    each(PLACES, st.just("fill"), among(0.0, 1e38)),
+    each(PLACES, st.just("rename"), st.just("extra.x")),
     each(PLACES, st.just("swap"), st.none()),
 )
 
@@ -238,6 +246,7 @@ KIND = Kind(
         ),
         "edit_options": Damage(each(st.dictionaries(among(*OPTIONS), VALUES, min_size=1, max_size=2)), edit_options),
         "change_tensor": Damage(CHANGES, change_tensor),
+        "misfit": Damage(MISFITS, partial(change_tensor, sealed=False)),
         "flip_data": Damage(each(PLACES, BITS), flip_data),
     },
     attempts={
