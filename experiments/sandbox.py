@@ -22,7 +22,7 @@ import coattend
 
 PACKAGE = str(Path(coattend.__file__).parent)
 SECONDS = 10  # of processor time that an action may take: a busy machine must not change the verdict
-PATIENCE = 20.0  # seconds in which an action must have had some processor time, else it waits for something
+PATIENCE = 30.0  # seconds in which an action must have had some processor time, else it waits for something
 MEMORY = 1 << 30  # bytes an action may take
 CAP = 3 << 30  # bytes that the operating system grants it: a bomb must not take the machine along
 

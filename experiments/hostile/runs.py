@@ -13,8 +13,9 @@ import torch
 from hypothesis import strategies as st
 
 from coattend.train import RunFolder
+from coattend.train.checkpoint import MARK, read_checkpoint
 from experiments.hostile import models
-from experiments.hostile.examples import digit, few_images, run_in, train_command, trained_run
+from experiments.hostile.examples import digit, few_images, train_command, trained_run
 from experiments.hostile.kinds import Damage, Kind, SilentAcceptanceError, command
 from experiments.hostile.mutations import (
     BITS,
@@ -86,7 +87,7 @@ def file_in(folder: Path, name: str) -> Path:
 
 def attentive_run(root: Path) -> Path:
     """The run that is damaged."""
-    return next(path.parent for path in root.rglob("run.json") if "a_p4cnn" in str(path))
+    return next(path.parent for path in root.rglob("best.safetensors") if "a_p4cnn" in str(path))
 
 
 def edit_json(folder: Path, name: str, place: int, value: Any) -> None:
@@ -150,9 +151,9 @@ def add_hidden(folder: Path, what: str) -> None:
 
 
 def edit_checkpoint(folder: Path, field: str, value: Any) -> None:
-    """Another value in a field of the checkpoint, or the field away."""
+    """Another value in a field of the checkpoint, or the field away, in a file without a digest as old ones are."""
     path = file_in(folder, CHECKPOINT)
-    state = torch.load(path, weights_only=True)
+    state = read_checkpoint(path)
     if value == "dropped":
         del state[field]
     elif field in state and isinstance(state[field], dict) and value == "emptied":
@@ -211,14 +212,15 @@ def reproduce(folder: Path, _: Path) -> None:
 
 
 def resume(folder: Path, healthy: Path) -> None:
-    """Go on with the stopped run: it must end as the one that was never stopped."""
-    notes = attentive_run(folder / "runs") / ".notes"
-    had_notes = notes.is_file()
+    """Go on with the stopped run: it must end as the one that was never stopped, if its state carries a digest."""
+    run = attentive_run(folder / "runs")
+    had_notes = (run / ".notes").is_file()
+    sealed = not (run / CHECKPOINT).is_file() or (run / CHECKPOINT).read_bytes().startswith(MARK)
     command(*train_command(folder / "runs"))
-    run = run_in(folder / "runs")
     for name in ("best.safetensors", "last.safetensors"):
-        models.unchanged(run / name, healthy / STRAIGHT / name)
-    if had_notes and not notes.is_file():
+        if sealed:
+            models.unchanged(run / name, healthy / STRAIGHT / name)
+    if had_notes and not (run / ".notes").is_file():
         raise SilentAcceptanceError("a file of the user's was deleted")
 
 
