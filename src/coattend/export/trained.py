@@ -76,11 +76,10 @@ def _int8(
     weights: Path, network: EquivariantNetwork, to: Path, data_name: str | None, overwrite: bool
 ) -> Iterator[str]:
     from coattend.data import load_data
-    from coattend.train.trained import load_trained
+    from coattend.train.trained import load_trained, recipe_of
 
     trained = load_trained(weights)
-    recipe = json.loads(read_model_file(weights)[0]["recipe"])
-    data = load_data(data_name or recipe["data"], size=trained.image_shape[1], fit=trained.fit)
+    data = load_data(data_name or recipe_of(weights)["data"], size=trained.image_shape[1], fit=trained.fit)
     prepared: list[Tensor] = [
         trained.preprocessing.apply(images) for images in (data.train.images[:CALIBRATION], data.test.images[:TEST])
     ]

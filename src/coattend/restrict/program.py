@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from coattend.restrict.fine_tuning import fine_tune
 from coattend.train import Recipe, RunError, load_trained
 from coattend.train.batches import Examples
 from coattend.train.evaluation import evaluate
-from coattend.train.trained import TrainedNetwork, weights_file
+from coattend.train.trained import TrainedNetwork, recipe_of, weights_file
 
 ROUNDS = 9
 TIMED_IMAGES = 32
@@ -137,7 +136,7 @@ def relative_times(networks: Sequence[EquivariantNetwork], images: Tensor) -> li
 
 def trained_by(file: Path) -> Recipe:
     """The recipe a network was trained with."""
-    return Recipe.from_dict(json.loads(read_model_file(file)[0]["recipe"]))
+    return Recipe.from_dict(recipe_of(file))
 
 
 def matching_data(trained: TrainedNetwork, name: str) -> Dataset:

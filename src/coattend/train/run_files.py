@@ -25,6 +25,10 @@ COUNT: Check = ("a whole number from 0", lambda v: _whole(v) and v >= 0)
 NUMBER: Check = ("a number", lambda v: _whole(v) or isinstance(v, float))
 FINITE: Check = ("a finite number", lambda v: NUMBER[1](v) and math.isfinite(v))
 TABLE: Check = ("an object", lambda v: isinstance(v, dict))
+SHAPE: Check = (
+    "three whole numbers from 1",
+    lambda v: isinstance(v, list) and len(v) == 3 and all(_whole(side) and side >= 1 for side in v),
+)
 TEXTS: Check = ("a list of texts", lambda v: isinstance(v, list) and all(isinstance(item, str) for item in v))
 
 
@@ -64,6 +68,8 @@ ERRORS = {"last": FINITE, "valid": _or_null(FINITE), "test_optimistic": _or_null
 LINE = {"epoch": COUNT, "train_loss": NUMBER, "seconds": NUMBER}
 COMPARISON = {"recipe": TEXT, "data": TEXT, "provenance": TEXT, "folders": TEXTS}
 ROW = {"model": TEXT, "parameters": COUNT, "protocol": TEXT, "seconds_per_epoch": FINITE}
+HEADER = {"preprocessing": TABLE, "classes": TEXTS, "image_shape": SHAPE}
+PREPROCESSING = {"steps": TEXTS, "clip": _or_null(FINITE)}
 KEPT = {"tested": COUNT, "wrong": TEXT}
 
 
@@ -131,6 +137,23 @@ def read_comparison(path: Path) -> dict[str, Any]:
     for place, row in enumerate(comparison["rows"]):
         checked(path, row, ROW, f"rows[{place}].")
     return comparison
+
+
+def read_header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Read what training wrote into the header of a model file: preprocessing, classes, image shape and recipe."""
+    header = {key: _parsed(path, metadata[key]) for key in (*HEADER, "recipe") if key in metadata}
+    checked(path, header, HEADER)
+    checked(path, header["preprocessing"], PREPROCESSING, "preprocessing.")
+    checked(path, header, {"recipe": TABLE}, optional=True)
+    checked(path, header.get("recipe", {}), {"fit": TEXT}, "recipe.", optional=True)
+    return header
+
+
+def read_header_recipe(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Read the recipe that training wrote into the header of a model file."""
+    header = {"recipe": _parsed(path, metadata["recipe"])} if "recipe" in metadata else {}
+    recipe: dict[str, Any] = checked(path, header, {"recipe": TABLE})["recipe"]
+    return checked(path, recipe, {"data": TEXT}, "recipe.")
 
 
 def checked(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from coattend.data.fitting import Fit
 from coattend.models import EquivariantNetwork, hub, load_model, read_model_file
 from coattend.models.files import checked_path
 from coattend.nn import evaluating
+from coattend.train.run_files import damaged, read_header, read_header_recipe
 from coattend.train.run_folder import RunError, RunFolder
 
 
@@ -105,10 +106,22 @@ def load_trained(path: str | Path) -> TrainedNetwork:
             f"{path} holds a network without its preprocessing; expected a file written by `coattend train` (a run's "
             "best.safetensors or last.safetensors)."
         )
-    steps = json.loads(metadata["preprocessing"])
-    preprocessing = make_preprocessing(steps["steps"], steps["clip"]).load_state(extra)
-    channels, height, width = json.loads(metadata["image_shape"])
+    header = read_header(path, metadata)
     network = load_model(path).to(torch.float32)
-    classes = tuple(json.loads(metadata["classes"]))
-    fit: Fit = json.loads(metadata.get("recipe", "{}")).get("fit", "resize")
-    return TrainedNetwork(network, preprocessing, classes, (channels, height, width), metadata["provenance"], fit)
+    classes, (channels, height, width) = tuple(header["classes"]), header["image_shape"]
+    if len(classes) != network.num_classes:
+        raise damaged(path, f"{len(classes)} classes for a network that tells {network.num_classes} apart")
+    if channels != network.in_channels:
+        raise damaged(path, f"image_shape has {channels} channels, the network takes {network.in_channels}")
+    try:
+        preprocessing = make_preprocessing(**header["preprocessing"]).load_state(extra)
+    except ValueError as error:
+        raise damaged(path, str(error).rstrip(".")) from error
+    fit: Fit = header.get("recipe", {}).get("fit", "resize")
+    provenance = metadata.get("provenance", "unknown")
+    return TrainedNetwork(network, preprocessing, classes, (channels, height, width), provenance, fit)
+
+
+def recipe_of(path: Path) -> dict[str, Any]:
+    """The recipe that a file's network was trained by, as plain values."""
+    return read_header_recipe(path, read_model_file(path)[0])
