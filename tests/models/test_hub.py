@@ -58,6 +58,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         name, marker, rest = self.path.lstrip("/").partition("/resolve/")
+        if name == "closed/connection":
+            self.connection.close()
+            return
         file = self.root / name / rest.partition("/")[2]
         if not marker or not file.is_file():
             self.answer({"error": "not found"}, 404, {"X-Error-Code": "EntryNotFound" if marker else "RepoNotFound"})
@@ -131,6 +134,8 @@ def test_verbs_take_addresses_of_the_hub(hub: Path, tmp_path: Path) -> None:
     ("address", "message"),
     [
         ("hf://nobody/nothing", "could not get model.safetensors of hf://nobody/nothing"),
+        ("hf://somebody/-", "could not get model.safetensors of hf://somebody/-"),
+        ("hf://closed/connection", "could not get model.safetensors of hf://closed/connection"),
         ("hf://digits", "expected the address of a network on the Hub, hf://owner/name, got 'hf://digits'"),
     ],
 )

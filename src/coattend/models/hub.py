@@ -24,7 +24,7 @@ def download(address: str) -> Path:
     hub = _needed()
     try:
         return Path(hub.hf_hub_download(repository, WEIGHTS, revision=revision or None, endpoint=ENDPOINT))
-    except (OSError, hub.errors.HfHubHTTPError) as error:
+    except Exception as error:  # which HTTP library the client has, and so its errors, differs between versions
         raise ValueError(
             f"could not get {WEIGHTS} of {address}: {_first_line(error)}; expected a repository written by push_model, "
             "spelt hf://owner/name."
@@ -44,7 +44,7 @@ def upload(address: str, content: bytes, card: str, private: bool) -> str:
             commit = api.upload_folder(
                 repo_id=repository, folder_path=folder, commit_message="Network written by coattend"
             )
-        except (OSError, hub.errors.HfHubHTTPError) as error:
+        except Exception as error:  # see above
             raise ValueError(
                 f"could not write to {address}: {_first_line(error)}; `hf auth login` gives access to a repository of "
                 "your own."
@@ -62,7 +62,6 @@ def _repository(address: str) -> str:
 def _needed() -> Any:
     try:
         import huggingface_hub
-        import huggingface_hub.errors
     except ImportError as error:
         raise ValueError(f"the Hub needs huggingface_hub; {install('hub')}.") from error
     return huggingface_hub
