@@ -9,9 +9,11 @@ import torch
 
 import coattend
 from experiments.calls.call import (
+    MIXED,
     NOTHING,
     NUMBERS_AS_THEY_ARE,
     QUANTISED,
+    SHAPES_ONLY,
     Call,
     with_wrong_arguments,
     with_wrong_tensors,
@@ -96,10 +98,11 @@ def _forward_calls() -> Iterator[Call]:
     )
     for name, layer in {
         "GroupBatchNorm2d": nn.GroupBatchNorm2d(3),
-        "GroupLayerNorm2d": nn.GroupLayerNorm2d(3),
         "GroupGroupNorm2d": nn.GroupGroupNorm2d(3, 3),
     }.items():
         yield from with_wrong_tensors(name, layer, MAP, {"three poses": ANY_POSES})
+    wide = {"three poses": ANY_POSES, "float64": MIXED}
+    yield from with_wrong_tensors("GroupLayerNorm2d", nn.GroupLayerNorm2d(3), MAP, wide)
     loose = {"three poses": ANY_POSES, "twice the channels": ANY_WIDTH, "float64": ANY_TYPE, "no channels": NOTHING}
     yield from with_wrong_tensors("GroupInstanceNorm2d", nn.GroupInstanceNorm2d(3), MAP, loose)
     yield from with_wrong_tensors("GroupDropout2d", nn.GroupDropout2d(0.5), MAP, loose)
@@ -125,7 +128,9 @@ def _wrong_parts() -> Iterator[Call]:
     yield wrong("attention_masks of None", coattend.attention_masks, nn.CoAttention(3, "p4"), None)
     yield wrong("estimate_norm_statistics of None", nn.estimate_norm_statistics, nn.GroupBatchNorm2d(3), None)
     yield wrong("a map of numbers into CoAttention on meta", nn.CoAttention(3, "p4").to("meta"), MAP)
-    yield wrong("a map of numbers into GroupConv2d on meta", nn.GroupConv2d(3, 2, 3, "p4").to("meta"), MAP)
+    yield wrong(
+        "a map of numbers into GroupConv2d on meta", nn.GroupConv2d(3, 2, 3, "p4").to("meta"), MAP, fine=SHAPES_ONLY
+    )
 
 
 PARTS = {"constructors": list(_constructors()), "layers": [*_forward_calls(), *_wrong_parts()]}

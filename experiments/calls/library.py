@@ -55,7 +55,7 @@ def _models() -> Iterator[Call]:
         yield wrong(f"model_entry({name!r})", ca.model_entry, name)
     for pattern in (None, 3):
         yield wrong(f"list_models({pattern!r})", ca.list_models, pattern)
-    for size in (-1, 0, "x", None, 1.5, (28,), 10**9):
+    for size in (-1, 0, "x", None, 1.5, (28,)):
         yield wrong(f"is_exact(size={size!r})", ca.is_exact, _network(), size)
     yield wrong("is_exact(None)", ca.is_exact, None, 28)
     yield from with_wrong_tensors("a network", _network(), torch.randn(2, 1, 28, 28))

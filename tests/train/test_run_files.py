@@ -118,3 +118,11 @@ def test_damaged_predictions_are_named(tmp_path: Path) -> None:
             read_predictions(path)
     with pytest.raises(RunError, match=r"predictions.npz is damaged"):
         read_predictions(tmp_path / "absent" / "predictions.npz")
+
+
+def test_predictions_that_unpack_to_gigabytes_are_refused_first(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.npz"
+    np.savez_compressed(path, labels=np.zeros(270_000_000, np.uint8), last=np.zeros(3, np.uint8))
+    assert path.stat().st_size < 1_000_000
+    with pytest.raises(RunError, match=r"packed into"):
+        read_predictions(path)

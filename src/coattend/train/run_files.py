@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from coattend.data.storage import opened_npz
+
 
 class RunError(ValueError):
     """A run that cannot go on; the message is meant for the user as it stands."""
@@ -117,7 +119,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
     """Read predictions.npz: labels and predicted classes of the test images, by protocol (last, and perhaps valid)."""
     try:
-        with path.open("rb") as content, np.lib.npyio.NpzFile(content) as file:
+        with opened_npz(path) as file:
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise damaged(path, str(error) or type(error).__name__) from error

@@ -114,7 +114,8 @@ def load_trained(path: str | Path) -> TrainedNetwork:
     if channels != network.in_channels:
         raise damaged(path, f"image_shape has {channels} channels, the network takes {network.in_channels}")
     try:
-        preprocessing = make_preprocessing(**header["preprocessing"]).load_state(extra)
+        steps = header["preprocessing"]
+        preprocessing = make_preprocessing(steps["steps"], steps["clip"]).load_state(extra)
     except ValueError as error:
         raise damaged(path, str(error).rstrip(".")) from error
     fit: Fit = header.get("recipe", {}).get("fit", "resize")
