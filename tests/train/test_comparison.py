@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coattend.train import RunFolder, changed, compare, comparison, get_recipe
+from coattend.train import RunError, RunFolder, changed, compare, comparison, get_recipe
 from coattend.train.comparison import over_images, over_seeds
 
 SMALL = ["epochs=1", "train_images=64", "test_images=40", "equivariance_every=0"]
@@ -79,3 +79,24 @@ def test_runs_in_use_are_waited_for_after_the_others(
 def test_compare_without_networks_says_what_it_expects(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="compare expects the names of networks, the first to measure the others"):
         compare([], [0], "quick", tmp_path)
+
+
+def test_predictions_of_other_images_are_not_compared(tmp_path: Path) -> None:
+    for name, images in (("base", 5), ("other", 3)):
+        (tmp_path / name).mkdir()
+        labels = np.zeros(images, np.uint16)
+        np.savez_compressed(tmp_path / name / "predictions.npz", labels=labels, last=labels)
+        result = {"error": {"last": 0.0, "valid": None, "test_optimistic": None}, "model": "p4cnn", "seed": 0}
+        result |= {
+            "provenance": "made",
+            "parameters": 1,
+            "recipe": "quick",
+            "data": "mini",
+            "epochs": 1,
+            "seconds": 1.0,
+        }
+        result |= {"valid_epoch": None, "valid_error": None, "equivariance_error": None, "seconds_per_epoch": 1.0}
+        (tmp_path / name / "result.json").write_text(json.dumps(result))
+    folders = [RunFolder(tmp_path / name) for name in ("base", "other")]
+    with pytest.raises(RunError, match="it has 3 test images, .*base.* has 5"):
+        comparison.difference(folders[:1], folders[1:])

@@ -151,7 +151,11 @@ def difference(base: Sequence[RunFolder], other: Sequence[RunFolder]) -> Differe
     deltas = [headline(b)[1] - headline(a)[1] for a, b in pairs]
     if len(deltas) > 1:
         return over_seeds(deltas)
-    return over_images(wrong_images(base[0]), wrong_images(other[0]))
+    base_wrong, other_wrong = wrong_images(base[0]), wrong_images(other[0])
+    if len(base_wrong) != len(other_wrong):
+        counts = f"it has {len(other_wrong)} test images, {base[0].path / 'predictions.npz'} has {len(base_wrong)}"
+        raise damaged(other[0].path / "predictions.npz", counts)
+    return over_images(base_wrong, other_wrong)
 
 
 def over_seeds(deltas: Sequence[float]) -> Difference:
