@@ -215,7 +215,8 @@ def resume(folder: Path, healthy: Path) -> None:
     """Go on with the stopped run: it must end as the one that was never stopped, if its state carries a digest."""
     run = attentive_run(folder / "runs")
     had_notes = (run / ".notes").is_file()
-    sealed = not (run / CHECKPOINT).is_file() or (run / CHECKPOINT).read_bytes().startswith(MARK)
+    checkpoint = run / CHECKPOINT
+    sealed = not checkpoint.is_file() or checkpoint.is_symlink() or checkpoint.read_bytes().startswith(MARK)
     command(*train_command(folder / "runs"))
     for name in ("best.safetensors", "last.safetensors"):
         if sealed:
