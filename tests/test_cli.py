@@ -165,6 +165,7 @@ def test_data_list_shows_all() -> None:
         ),
         (OSError("timed out"), "coattend: timed out."),
         (MemoryError("Unable to allocate 3 TiB"), "coattend: not enough memory (Unable to allocate 3 TiB); take"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory\nstack"), "coattend: not enough memory (DefaultCPU"),
     ],
 )
 def test_what_the_machine_refuses_is_one_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -511,8 +512,11 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         _end(f"coattend: {where}{error.strerror or error}.", 2)
-    except MemoryError as error:
-        _end(f"coattend: not enough memory ({error or 'none left'}); take a smaller network, batch or images.", 2)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search("can't allocate memory|out of memory", str(error)):
+            raise
+        reason = str(error).partition("\n")[0] or "none left"
+        _end(f"coattend: not enough memory ({reason}); take a smaller network, batch or images.", 2)
     except KeyboardInterrupt:
         resumes = sys.argv[1] in ("train", "compare", "reproduce")
         _end("\ncoattend: stopped" + ("; the same command goes on from the last whole epoch." if resumes else "."), 130)

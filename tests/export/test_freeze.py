@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import coattend as ca
-from coattend.export import freeze, freeze_layer
+from coattend.export import LayerTracer, freeze, freeze_layer
 from coattend.export.builder import Builder, Value
 
 SMALL = {"resnet44": "width=3,blocks=1", "resnet20": "width=3,blocks=1", "nin": "width=6"}
@@ -228,3 +228,18 @@ def test_a_rule_for_a_layer_of_ones_own() -> None:
 
     freeze_layer.register(Doubled, rule)
     check(nn.Sequential(ca.nn.LiftingConv2d(1, 2, 3, group="p4"), Doubled(), ca.nn.GroupPool("p4")), 1, 6, 6)
+
+
+def test_graphs_of_unfrozen_networks_give_features_and_gradients() -> None:
+    model = ca.create_model("a_p4cnn:width=2,attention=output")
+    graph = LayerTracer().trace(model)
+    maps = next(node for node in graph.nodes if node.target == "stages.0.layer2.conv")
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    output.args = ((output.args[0], maps),)
+    traced = torch.fx.GraphModule(model, graph)
+    x = torch.randn(2, 1, 28, 28)
+    logits, features = traced.eval()(x)
+    assert torch.equal(logits, model.eval()(x))
+    assert features.shape == (2, 2, 4, 24, 24)
+    logits.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())

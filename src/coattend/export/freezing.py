@@ -52,9 +52,8 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
             f"freeze expects a network in evaluation mode, but {training[0]} is in training mode, where norms follow "
             "each batch and dropout is random; call model.eval() first."
         )
-    tracer = _Tracer()
     try:
-        graph = tracer.trace(model)
+        graph = LayerTracer().trace(model)
     except (fx.proxy.TraceError, TypeError) as error:
         raise ValueError(
             f"freeze could not follow the forward of {type(model).__name__}: {str(error).rstrip('. ')}. Its course "
@@ -67,10 +66,19 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
     return frozen.requires_grad_(False).eval()
 
 
-class _Tracer(fx.Tracer):
-    """Stops at layers that have a rule of their own, and at those of torch."""
+class LayerTracer(fx.Tracer):
+    """Traces a network down to its layers, ours as well as torch's.
+
+    ``fx.symbolic_trace`` would enter our layers, which look at shapes, and fail there. A graph for feature extractors
+    and other tools of torch.fx, which can be trained like the network itself:
+
+    >>> from coattend.models import create_model
+    >>> model = create_model("p4cnn")
+    >>> graph = fx.GraphModule(model, LayerTracer().trace(model))
+    """
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether to stop at a module: at layers with a rule for freezing, at ours and at torch's."""
         own = rule_class(type(m)) is not None or type(m).__module__.startswith("coattend.nn")
         return own or super().is_leaf_module(m, module_qualified_name)
 

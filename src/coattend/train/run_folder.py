@@ -181,8 +181,8 @@ class RunFolder:
             write_atomically(self.checkpoint, checkpoint_content(state))
         except OSError as error:
             raise RunError(
-                f"could not write the checkpoint of epoch {epoch} into {self.path}: {self._reason(error)}. The "
-                "checkpoint before it is intact: make room and start the same command again."
+                f"could not write the checkpoint of epoch {epoch} into {self.path}: {self._reason(error)}. What was "
+                "written before it is intact: make room and start the same command again."
             ) from error
 
     @contextmanager
