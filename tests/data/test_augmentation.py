@@ -168,7 +168,9 @@ def test_elastic_bending_moves_every_pixel_along_a_smooth_field() -> None:
         (["zoom-crop=1.5"], "up to 1"),
         (["crop=nan"], "crop expects a whole number"),
         (["crop=inf"], "crop expects a whole number"),
-        ("flips", "put it in a list"),
+        ("flips", "put them in a list"),
+        (None, "make_augmentation expects a sequence of step names, got None"),
+        ([3], r"expects a sequence of step names, got \[3\]"),
     ],
 )
 def test_wrong_steps_are_told(steps: list[str], message: str) -> None:

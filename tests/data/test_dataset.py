@@ -37,3 +37,10 @@ def test_a_label_without_a_class_and_splits_of_different_shape_are_refused() -> 
         Dataset("d", split(3), split(3, label=2), split(3), ("a", "b"), "made")
     with pytest.raises(DataError, match="one shape in all splits"):
         Dataset("d", split(3), split(3), split(3, side=5), ("a", "b"), "made")
+
+
+def test_splits_that_are_none_are_refused() -> None:
+    with pytest.raises(DataError, match="Split expects tensors of images and labels, got NoneType and NoneType"):
+        Split(None, None)
+    with pytest.raises(DataError, match="nothing: expected a Split for each of them, got"):
+        Dataset("nothing", None, None, None, ("a",), "nowhere")

@@ -24,6 +24,12 @@ def test_unknown_names_and_paths(folder: Path, tmp_path: Path) -> None:
         DataError, match=r"unknown data set 'rotated_mnist' \(did you mean 'rotated-mnist'\?\); there are"
     ):
         load_data("rotated_mnist")
+    with pytest.raises(DataError, match="unknown data set 'xxx"):
+        load_data("x" * 5000)
+    with pytest.raises(DataError, match="load_data expects the name of a data set or a path, got NoneType"):
+        load_data(None)
+    with pytest.raises(DataError, match="would take more than 128 GiB of memory; choose a smaller size"):
+        load_data("mini", size=10**6)
     for path in (tmp_path / "nothing", str(tmp_path / "nothing"), "nothing.npz"):
         with pytest.raises(DataError, match="does not exist; expected an image folder, an .npz, or one of mini"):
             load_data(path)
@@ -52,7 +58,7 @@ def test_a_folder_that_cannot_be_written_to_will_do(folder: Path, monkeypatch: p
 
 @pytest.mark.parametrize(("size", "fit"), [(29, "resize"), (27, "crop"), (28, "resize"), (14, "resize")])
 def test_size_applies_to_named_sets_too_and_is_recorded(size: int, fit: str) -> None:
-    data = load_data("mini", size=size, fit=fit)  # type: ignore[arg-type]
+    data = load_data("mini", size=size, fit=fit)
     assert data.image_shape == (1, size, size)
     assert data.provenance.endswith("seed 28)" if size == 28 else f", {fit} to {size} x {size}")
 
@@ -106,4 +112,4 @@ def test_fitting_scales_the_shorter_side_and_cuts_the_longer() -> None:
 )
 def test_wrong_sizes(size: int, fit: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        load_data("mini", size=size, fit=fit)  # type: ignore[arg-type]
+        load_data("mini", size=size, fit=fit)

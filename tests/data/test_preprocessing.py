@@ -167,7 +167,11 @@ def test_wrong_use_is_told() -> None:
             make_preprocessing([name])
     with pytest.raises(ValueError, match="unknown preprocessing step 'scalar3'"):
         make_preprocessing(["scalar3"])
-    with pytest.raises(ValueError, match="put it in a list"):
+    with pytest.raises(ValueError, match="clip to be a positive number or None, got 'x'"):
+        make_preprocessing(["scalar"], clip="x")
+    with pytest.raises(ValueError, match="from 0 to 255, got NoneType"):
+        make_preprocessing(["scalar"]).fit(None)
+    with pytest.raises(ValueError, match="put them in a list"):
         make_preprocessing("gcn")
     with pytest.raises(ValueError, match="expects clip to be a positive number"):
         make_preprocessing([], clip=0)

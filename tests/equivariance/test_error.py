@@ -231,6 +231,20 @@ def test_an_input_without_content_proves_nothing(prove: object, x: object, messa
 
 
 @pytest.mark.parametrize("measure", [ca.equivariance_error, ca.assert_equivariant, ca.diagnose])
+def test_a_bare_table_says_nothing_about_images(measure: object) -> None:
+    bare = ca.FiniteGroup([[0, 1], [1, 0]])
+    with pytest.raises(ValueError, match="is a bare table and does not say how its elements move an image"):
+        measure(torch.nn.Conv2d(1, 1, 3), torch.randn(2, 1, 5, 5), bare)
+
+
+@pytest.mark.parametrize("prove", [ca.assert_equivariant, ca.diagnose])
+@pytest.mark.parametrize("tol", [float("nan"), -1.0, "x", True])
+def test_tolerances_that_are_none_are_refused(prove: object, tol: object) -> None:
+    with pytest.raises(ValueError, match="tol must be the largest relative error allowed"):
+        prove(torch.nn.ReLU(), torch.randn(2, 1, 5, 5), "p4", tol=tol)
+
+
+@pytest.mark.parametrize("measure", [ca.equivariance_error, ca.assert_equivariant, ca.diagnose])
 def test_wrong_arguments_are_named(measure: object) -> None:
     x = torch.randn(1, 1, 5, 5)
     with pytest.raises(ValueError, match=r"expected a torch\.nn\.Module to measure, got NoneType"):

@@ -117,3 +117,17 @@ def test_a_group_may_be_named_and_quarter_turns_take_any_numbers() -> None:
     assert torch.equal(transform_image(x, "p4", 1), torch.rot90(x, 1, (-2, -1)))
     y = torch.randn(1, 1, 4, 5, 5)
     assert torch.equal(transform_map(y, "p4", np.int64(3)), transform_map(y, ca.cyclic(4), 3))
+
+
+@pytest.mark.parametrize("group", ["p4", "C8"])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.eye(5).to_sparse(),
+        torch.rand(1, 1, 5, 5, dtype=torch.float32).to_mkldnn(),
+    ],
+    ids=["sparse", "mkldnn"],
+)
+def test_tensors_that_are_not_dense_are_refused(group: str, x: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="as a dense tensor, got a .* one; convert it first"):
+        transform_image(x, group, 1)

@@ -134,6 +134,33 @@ def test_misspelt_options_are_refused_in_the_name_of_the_class(kind: type) -> No
     assert all(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in named)
 
 
+@pytest.mark.parametrize("kind", [nn.SpatialMaxPool2d, nn.SpatialAvgPool2d])
+def test_misspelt_options_of_pools_are_refused_in_their_name(kind: type) -> None:
+    with pytest.raises(TypeError, match=rf"{kind.__name__}.__init__\(\) got an unexpected keyword argument 'size'"):
+        kind(2, size=1)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.LiftingConv2d(2, 2, 3, "p4"),
+        nn.GroupConv2d(2, 2, 3, "p4"),
+        nn.ProjectionConv2d(2, 2, 3, "p4"),
+        nn.SliceCoAttentiveConv2d(2, 2, 3, "p4"),
+        nn.CoAttention(2, "p4"),
+        nn.GroupBatchNorm2d(2),
+        nn.GroupInstanceNorm2d(2, affine=True),
+        nn.GroupGroupNorm2d(1, 2),
+        nn.GroupLayerNorm2d(2),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_inputs_on_another_device_are_refused(layer: torch.nn.Module) -> None:
+    x = torch.zeros(2, 2, 6, 6) if isinstance(layer, nn.LiftingConv2d) else torch.zeros(2, 2, 4, 6, 6)
+    with pytest.raises(ValueError, match=rf"{type(layer).__name__} has parameters on meta and got an input on cpu"):
+        layer.to("meta")(x)
+
+
 def test_integers_of_any_kind_and_equal_pairs_are_accepted() -> None:
     plain = nn.GroupConv2d(4, 6, 3, "p4", stride=2, padding=1, dilation=1, groups=2)
     made = nn.GroupConv2d(

@@ -182,8 +182,8 @@ def test_seeds_are_checked(seed: Any, tmp_path: Path) -> None:
     [
         ({"accelerator": "tpu"}, "accelerator must be one of auto, cpu, cuda, mps, got 'tpu'"),
         ({"accelerator": "cuda"}, "this machine has no cuda device that torch can use; choose one of auto, cpu"),
-        ({"devices": -1}, "devices must be at least 1, got -1"),
-        ({"nodes": 0}, "nodes must be at least 1, got 0"),
+        ({"devices": -1}, "devices must be a whole number of at least 1, got -1"),
+        ({"nodes": 0}, "nodes must be a whole number of at least 1, got 0"),
     ],
 )
 def test_processors_are_checked(

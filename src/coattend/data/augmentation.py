@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from coattend.data.catalog import unknown
+from coattend.data.catalog import check_names, unknown
 
 Augmentation = Callable[[Tensor, Generator], Tensor]
 
@@ -30,15 +30,13 @@ def make_augmentation(steps: Sequence[str]) -> Augmentation:
     >>> augment(torch.zeros(8, 3, 32, 32), torch.Generator().manual_seed(0)).shape
     torch.Size([8, 3, 32, 32])
     """
-    if isinstance(steps, str):
-        raise ValueError(
-            f"make_augmentation expects a sequence of step names, got the string {steps!r}; put it in a list."
-        )
+    check_names("make_augmentation", steps)
     made = [_made(step) for step in steps]
 
     def augment(x: Tensor, generator: Generator) -> Tensor:
-        if x.ndim != 4:
-            raise ValueError(f"augmentation expects a batch (n, channels, height, width), got {tuple(x.shape)}.")
+        if not isinstance(x, Tensor) or x.ndim != 4:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"augmentation expects a batch (n, channels, height, width), got {got}.")
         for step in made:
             x = step(x, generator)
         return x

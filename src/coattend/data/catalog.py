@@ -91,3 +91,10 @@ def unknown(name: str, known: Sequence[str], what: str = "data set") -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     meant = f" (did you mean {near[0]!r}?)" if near else ""
     return f"unknown {what} {name!r}{meant}; there are {', '.join(known)}."
+
+
+def check_names(function: str, steps: object) -> None:
+    """Refuse anything but a sequence of names."""
+    if isinstance(steps, str) or not isinstance(steps, Sequence) or not all(isinstance(step, str) for step in steps):
+        kind = "the string " if isinstance(steps, str) else ""
+        raise ValueError(f"{function} expects a sequence of step names, got {kind}{steps!r}; put them in a list.")

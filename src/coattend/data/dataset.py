@@ -25,6 +25,11 @@ class Split:
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
+        if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+            raise DataError(
+                f"Split expects tensors of images and labels, got {type(images).__name__} and {type(labels).__name__}; "
+                "torch.as_tensor makes them."
+            )
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise DataError(
                 f"Split expects uint8 images (n, channels, height, width), got {images.dtype} {tuple(images.shape)}; "
@@ -66,6 +71,9 @@ class Dataset:
     provenance: str
 
     def __post_init__(self) -> None:
+        if not all(isinstance(part, Split) for part in self.splits().values()):
+            kinds = {name: type(part).__name__ for name, part in self.splits().items()}
+            raise DataError(f"{self.name}: expected a Split for each of them, got {kinds}.")
         shapes = {split: tuple(part.images.shape[1:]) for split, part in self.splits().items()}
         if len(set(shapes.values())) > 1:
             raise DataError(f"{self.name}: expected images of one shape in all splits, got {shapes}; resize them.")

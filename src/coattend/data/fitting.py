@@ -18,6 +18,7 @@ Fit = Literal["resize", "crop"]
 PIXELS = 1 << 20  # taken to float64 at once, which bounds the memory that one enormous image needs
 SAMPLES = 16  # along one axis at once, so that only the pixels near them are multiplied
 ONE = 1 << 21  # what the weights of one sample add up to, about
+LARGEST_BYTES = 1 << 37  # of one split; more fits into the memory of no ordinary computer
 LARGEST_CHOSEN = 128  # pixels a side; more is a choice that costs time, so it is left to the user
 
 
@@ -43,6 +44,11 @@ def fitted(images: Tensor, size: int, fit: Fit) -> Tensor:
         raise DataError(f"cannot crop {size} x {size} out of {height} x {width} pixels; use fit='resize'.")
     if (height, width) == (size, size):
         return images
+    if images[..., 0, 0].numel() * size**2 > LARGEST_BYTES:
+        raise DataError(
+            f"{len(images)} images of {size} x {size} pixels would take more than {LARGEST_BYTES // 2**30} GiB of "
+            "memory; choose a smaller size."
+        )
     step = 1.0 if fit == "crop" else min(height, width) / size
     at_once = max(1, PIXELS // images[:1].numel()) if len(images) else 1
     return torch.cat([_resampled(chunk, size, step) for chunk in images.split(at_once)])

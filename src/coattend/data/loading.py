@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +48,17 @@ def load_data(
     >>> len(data.train), len(data.valid), len(data.test), data.image_shape, data.provenance
     (2000, 500, 2000, (1, 28, 28), 'generated from MNIST (seed 28)')
     """
+    if not isinstance(name_or_path, (str, Path)):
+        raise DataError(
+            f"load_data expects the name of a data set or a path, got {type(name_or_path).__name__}; there are "
+            f"{', '.join(_names())}."
+        )
     folder = Path(folder or data_folder())
     if name_or_path == MINI:
         dataset = read_dataset(MINI_FILE, MINI, "install coattend anew")
     elif isinstance(name_or_path, str) and name_or_path in ENTRIES:
         dataset = _stored(ENTRIES[name_or_path], folder)
-    elif (path := Path(name_or_path).expanduser()).exists():
+    elif os.path.exists(path := Path(name_or_path).expanduser()):  # False also for names that are too long
         return read_own_images(path, size, fit).dataset()
     elif isinstance(name_or_path, Path) or len(path.parts) > 1 or path.suffix:
         raise DataError(f"{path} does not exist; expected an image folder, an .npz, or one of {', '.join(_names())}.")
@@ -68,7 +74,7 @@ def load_held_out(name_or_path: str | Path, trained_on: str, *, size: int, fit: 
     ``test`` if there is such a folder, else all.
     """
     path = Path(name_or_path).expanduser()
-    if name_or_path not in _names() and path.exists():
+    if name_or_path not in _names() and os.path.exists(path):
         own = read_own_images(path, size, fit)
         if own.provenance != trained_on:
             split, provenance = own.to_test()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from coattend.data.catalog import unknown
+from coattend.data.catalog import check_names, unknown
 from coattend.data.preprocessing_steps import (
     Clip,
     ClipPercentile,
@@ -121,13 +122,10 @@ def make_preprocessing(steps: Sequence[str], clip: float | None = None) -> Prepr
     >>> make_preprocessing(["gcn", "zca"]).commutes_with_rotation
     False
     """
-    if isinstance(steps, str):
-        raise ValueError(
-            f"make_preprocessing expects a sequence of step names, got the string {steps!r}; put it in a list."
-        )
+    check_names("make_preprocessing", steps)
     names, made = tuple(steps), [_made(name) for name in steps]
     if clip is not None:
-        if not clip > 0:
+        if isinstance(clip, bool) or not isinstance(clip, (int, float)) or not 0 < clip < math.inf:
             raise ValueError(f"make_preprocessing expects clip to be a positive number or None, got {clip!r}.")
         names, made = (*names, f"clip at {clip:g}"), [*made, Clip(clip)]
     return Preprocessing(names, made)
@@ -153,8 +151,12 @@ def _through(steps: Sequence[Step], images: Tensor) -> Tensor:
 
 
 def _check_images(images: Tensor) -> None:
-    if images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
+    if (
+        not isinstance(images, Tensor)
+        or images.ndim != 4
+        or not (images.dtype == torch.uint8 or images.is_floating_point())
+    ):
+        got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
         raise ValueError(
-            f"Preprocessing expects images (n, channels, height, width) from 0 to 255, got {images.dtype} "
-            f"{tuple(images.shape)}; pass Split.images."
+            f"Preprocessing expects images (n, channels, height, width) from 0 to 255, got {got}; pass Split.images."
         )

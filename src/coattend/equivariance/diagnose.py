@@ -14,11 +14,11 @@ from coattend.equivariance.diagnosis import Diagnosis, Fault, LayerReport
 from coattend.equivariance.error import (
     check_arguments,
     check_content,
-    default_tolerance,
     equivariance_error,
     one_per_tensor,
     relative_error,
     tensors_in,
+    tolerance,
 )
 from coattend.equivariance.fields import Field, Layout, candidate_fields, field_of, quotients_of
 from coattend.equivariance.geometry import safe_sizes
@@ -46,7 +46,7 @@ def diagnose(
     check_arguments(module, x)
     check_content(x)
     group = get_group(group)
-    tol = default_tolerance(x) if tol is None else tol
+    tol = tolerance(x, tol)
     errors = equivariance_error(module, x, group, input_layout=input_layout, output_layout=output_layout)
     with evaluating(module):
         not_finite = _not_finite_fault(module, x)

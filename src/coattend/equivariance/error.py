@@ -97,7 +97,7 @@ def assert_equivariant(
     check_arguments(module, x)
     check_content(x)
     group = get_group(group)
-    tol = default_tolerance(x) if tol is None else tol
+    tol = tolerance(x, tol)
     errors = equivariance_error(module, x, group, over, input_layout=input_layout, output_layout=output_layout)
     broken = [f"  {group.describe(g)} (element {g}): {error:.1e}" for g, error in errors.items() if not error <= tol]
     if broken:
@@ -128,9 +128,13 @@ def check_content(x: Tensor) -> None:
         )
 
 
-def default_tolerance(x: Tensor) -> float:
-    """What rounding alone can amount to in a network of this dtype."""
-    return TOLERANCE.get(x.dtype, TOLERANCE[torch.float32])
+def tolerance(x: Tensor, tol: float | None) -> float:
+    """The relative error allowed: the caller's, else what rounding alone can amount to in a network of this dtype."""
+    if tol is None:
+        return TOLERANCE.get(x.dtype, TOLERANCE[torch.float32])
+    if isinstance(tol, bool) or not isinstance(tol, (int, float)) or not 0 <= tol < math.inf:
+        raise ValueError(f"tol must be the largest relative error allowed, a number of at least 0, got {tol!r}.")
+    return tol
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:

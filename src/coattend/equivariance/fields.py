@@ -70,7 +70,22 @@ def candidate_fields(x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subg
 def field_of(
     x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup], role: str, layout: Layout | None
 ) -> Field:
-    """What a tensor is: the layout that the user names, else the documented one of its shape."""
+    """What a tensor is: the layout that the user names, else the documented one of its shape.
+
+    A group without a planar action leaves images alone, so as an input they would prove nothing.
+    """
+    field = _named_or_shaped(x, group, quotients, role, layout)
+    if role == "input" and field.kind == "image" and group.planar is None:
+        raise ValueError(
+            f"{group.name} is a bare table and does not say how its elements move an image; pass a map (batch, "
+            f"channels, group={group.order}, height, width), or a group with a planar action."
+        )
+    return field
+
+
+def _named_or_shaped(
+    x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup], role: str, layout: Layout | None
+) -> Field:
     if layout is None:
         candidates = candidate_fields(x, group, quotients)
         if not candidates:

@@ -65,6 +65,11 @@ def divides(module: nn.Module, x: Tensor) -> bool:
 
 def safe_sizes(module: nn.Module, x: Tensor, reach: int = 32) -> list[tuple[int, int]]:
     """The nearest input sizes (height, width), one smaller and one larger, at which all strides divide."""
+    if not isinstance(module, nn.Module) or not isinstance(x, Tensor) or x.ndim < 4:
+        raise ValueError(
+            f"safe_sizes expects a torch.nn.Module and an input (batch, channels, ..., height, width) for it, got "
+            f"{type(module).__name__} and {tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}."
+        )
     height, width = x.shape[-2:]
     found = []
     for direction in (-1, 1):

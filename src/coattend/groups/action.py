@@ -57,9 +57,13 @@ def transform_map(
 
 
 def _check_axes(x: Tensor, axes: int, expected: str) -> None:
-    if not isinstance(x, Tensor) or x.ndim < axes:
-        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"expected {expected} as a tensor, got {got}.")
+    if not isinstance(x, Tensor):
+        raise ValueError(f"expected {expected} as a tensor, got {type(x).__name__}.")
+    if x.layout != torch.strided or x.is_nested or x.is_quantized:
+        kind = "nested" if x.is_nested else "quantised" if x.is_quantized else str(x.layout)
+        raise ValueError(f"expected {expected} as a dense tensor, got a {kind} one; convert it first.")
+    if x.ndim < axes:
+        raise ValueError(f"expected {expected} as a tensor, got {tuple(x.shape)}.")
 
 
 def _check_interpolation(x: Tensor, interpolation: str, move: str) -> None:

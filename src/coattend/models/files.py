@@ -115,7 +115,8 @@ def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNe
     path = _located(path)
     metadata, stored = _header(path)
     name, options = metadata["model"], _options(path, metadata)
-    fits = _skeleton(path, name, options) if into is None else into
+    described = _skeleton(path, name, options)
+    fits = described if into is None else into
     if isinstance(into, EquivariantNetwork) and into.config is not None:
         require_same_function(path, name, options, into.config)
     found = {key: value for key, value in stored.items() if not key.startswith(EXTRA)}

@@ -69,8 +69,18 @@ def check_image(layer: nn.Module, x: Tensor, channels: int) -> None:
         )
 
 
+def check_device(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
+    """Require the parameters' device: between the meta device and another one torch would compute with nothing."""
+    if x.device != parameter.device:
+        raise ValueError(
+            f"{_name(layer)} has parameters on {parameter.device} and got an input on {x.device}; move one of them "
+            "(module.to(device), or to_empty and load_state_dict for a module on meta)."
+        )
+
+
 def check_dtype(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
-    """Require the parameters' dtype, unless autocast takes care of it."""
+    """Require the parameters' device, and their dtype unless autocast takes care of it."""
+    check_device(layer, x, parameter)
     if x.dtype != parameter.dtype and not autocasts(x):
         raise ValueError(
             f"{_name(layer)} has {parameter.dtype} parameters and got a {x.dtype} input; convert one of them "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from coattend.nn.checks import check_dtype, check_integer, check_model, check_number, check_real_map
+from coattend.nn.checks import check_device, check_dtype, check_integer, check_model, check_number, check_real_map
 
 
 def check_norm(layer: nn.Module, name: str, channels: object, eps: object, momentum: object = None) -> int:
@@ -23,7 +23,8 @@ def check_norm(layer: nn.Module, name: str, channels: object, eps: object, momen
 
 
 def check_norm_dtype(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
-    """Require the parameters' dtype; torch's norms also take 16-bit inputs with float32 parameters."""
+    """Require the parameters' device and dtype; torch's norms also take 16-bit inputs with float32 parameters."""
+    check_device(layer, x, parameter)
     if not (parameter.dtype == torch.float32 and x.dtype in (torch.float16, torch.bfloat16)):
         check_dtype(layer, x, parameter)
 
@@ -199,6 +200,8 @@ class GroupLayerNorm2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
         check_real_map(self, x, self.num_channels)
+        if self.weight is not None:
+            check_device(self, x, self.weight)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         variance, mean = torch.var_mean(wide, dim=(1, 2), correction=0, keepdim=True)
         y = (wide - mean) * torch.rsqrt(variance + self.eps)

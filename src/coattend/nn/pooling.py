@@ -50,6 +50,9 @@ class _SpatialPool2d(nn.Module):
 class SpatialMaxPool2d(_SpatialPool2d):
     """Maximum over windows of positions, pose by pose; exact where ``(size + 2*padding - kernel) % stride == 0``."""
 
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
+        super().__init__(kernel_size, stride, padding)
+
     def forward(self, x: Tensor) -> Tensor:
         """Pool."""
         self.check(x)
@@ -61,6 +64,9 @@ class SpatialMaxPool2d(_SpatialPool2d):
 
 class SpatialAvgPool2d(_SpatialPool2d):
     """Mean over windows of positions, pose by pose; exact where ``(size + 2*padding - kernel) % stride == 0``."""
+
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
+        super().__init__(kernel_size, stride, padding)
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool."""

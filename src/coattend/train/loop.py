@@ -50,6 +50,11 @@ def train(
     A run that was stopped at any moment and is started again ends bit-identical, on a CPU, to one that never was: every
     epoch draws its randomness from seed and epoch alone, and a run goes on from the last whole epoch.
     """
+    model_entry(model_name)
+    if not isinstance(recipe, Recipe):
+        raise ValueError(f"train expects a recipe, as get_recipe returns it, got {recipe!r}.")
+    if not isinstance(root, (str, Path)):
+        raise ValueError(f"train expects the folder for its runs as a path, got {root!r}.")
     check_seed(seed)
     recipe = replace(recipe, data=located(recipe.data))
     folder = RunFolder.of(root, model_name, recipe, seed, name)

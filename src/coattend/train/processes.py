@@ -48,8 +48,8 @@ def check_placement(accelerator: str, devices: int, nodes: int) -> None:
         usable = ", ".join(name for name, usable in there.items() if usable)
         raise ValueError(f"this machine has no {accelerator} device that torch can use; choose one of {usable}.")
     for name, number in (("devices", devices), ("nodes", nodes)):
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}.")
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {number!r}.")
     if accelerator == "cuda" and devices > torch.cuda.device_count():
         raise ValueError(
             f"devices must be at most {torch.cuda.device_count()}, the GPUs of this machine, got {devices}."

@@ -162,6 +162,8 @@ NAMES = ("quick", "house", "paper")
 
 def get_recipe(name: str, model: str | None = None, data: str | None = None) -> Recipe:
     """A recipe by name; ``paper`` is the one of the model's row and needs it. ``data`` replaces the data set."""
+    if not isinstance(name, str):
+        raise ValueError(f"expected the name of a recipe, one of {', '.join(NAMES)}, got {name!r}.")
     named = {"quick": QUICK, "house": HOUSE}
     if model is not None:
         named["paper"] = PAPER[model_entry(model).name]
