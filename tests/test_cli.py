@@ -68,7 +68,7 @@ def test_check_passes_fails_and_explains(tmp_path: Path) -> None:
     [
         (("check", "a_p4cn"), "did you mean a_p4cnn"),
         (("check", "absent.safetensors"), "there is no file absent.safetensors"),
-        (("check", "p4cnn", "--group", "p6"), "unknown group 'p6'"),
+        (("check", "p4cnn", "--group", "p5"), "unknown group 'p5'"),
         (("check", "p4cnn", "--size", "0"), "--size expects the height and width of images"),
         (("train", "p4cn"), "did you mean p4cnn"),
         (("train", "p4cnn", "--recipe", "hose"), "did you mean house"),

@@ -56,6 +56,15 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert not heavy & set(loaded.stdout.split())
 
 
+def test_the_package_shows_what_is_public_and_loads_the_rest_when_used() -> None:
+    code = "import coattend as ca, sys; ca.train; print(*dir(ca)); print('lightning_fabric' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split("\n")
+    names = shown[0].split()
+    assert {"data", "export", "nn", "report", "train", "create_model", "FiniteGroup", "__version__"} <= set(names)
+    assert not {"importlib", "ModuleType", "cli", "terminal", "extras", "version"} & set(names)
+    assert shown[1] == "True"
+
+
 def test_data_stands_on_its_own() -> None:
     for path in (SOURCE / "data").rglob("*.py"):
         floors = {n.split(".")[1] for n in imported(path) if n.startswith("coattend.")}

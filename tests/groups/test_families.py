@@ -48,7 +48,16 @@ def test_direct_product_multiplies_componentwise() -> None:
 
 @pytest.mark.parametrize(
     ("name", "order", "equal"),
-    [("z2", 1, "C1"), ("p4", 4, "C4"), ("P4M", 8, "D4"), ("c8", 8, "C8"), ("D6", 12, "d6")],
+    [
+        ("z2", 1, "C1"),
+        ("p4", 4, "C4"),
+        ("P4M", 8, "D4"),
+        ("c8", 8, "C8"),
+        ("D6", 12, "d6"),
+        ("p2", 2, "C2"),
+        ("p6m", 12, "D6"),
+        ("pm", 2, "D1"),
+    ],
 )
 def test_groups_by_name(name: str, order: int, equal: str) -> None:
     assert ca.get_group(name).order == order
@@ -56,7 +65,7 @@ def test_groups_by_name(name: str, order: int, equal: str) -> None:
     assert ca.get_group(ca.get_group(name)) == ca.get_group(name)
 
 
-@pytest.mark.parametrize("bad", ["C0", "D-1", "p6", "C", "", 4, None])
+@pytest.mark.parametrize("bad", ["C0", "D-1", "p5", "C", "", 4, None])
 def test_unknown_names_are_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="group"):
         ca.get_group(bad)

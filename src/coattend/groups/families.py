@@ -12,7 +12,11 @@ from coattend.groups.axioms import check_order
 from coattend.groups.finite_group import FiniteGroup
 from coattend.groups.integers import whole_number
 
-WALLPAPER_NAMES = {"z2": "C1", "p4": "C4", "p4m": "D4"}
+# Wallpaper groups by their point groups; z2, the translations alone, is also called p1.
+WALLPAPER_NAMES = {
+    "z2": "C1", "p1": "C1", "p2": "C2", "p3": "C3", "p4": "C4", "p6": "C6",
+    "pm": "D1", "pmm": "D2", "p4m": "D4", "p6m": "D6",
+}  # fmt: skip
 
 
 def cyclic(n: int, *, clockwise: bool = False) -> FiniteGroup:
@@ -58,7 +62,7 @@ def direct_product(a: FiniteGroup | str, b: FiniteGroup | str, planar: ArrayLike
 
 
 def get_group(group: str | FiniteGroup) -> FiniteGroup:
-    """A group by name: ``z2``, ``p4``, ``p4m``, ``C8``, ``C4 clockwise``, ``D6``, ...; a group stays as it is.
+    """A group by name: ``p4``, ``p4m``, ``p6``, ``C8``, ``C4 clockwise``, ``D6``, ...; a group stays as it is.
 
     >>> get_group("p4m") == dihedral(4)
     True
@@ -70,8 +74,8 @@ def get_group(group: str | FiniteGroup) -> FiniteGroup:
     match = re.fullmatch(r"([CD])([1-9]\d{0,8})( CLOCKWISE)?", WALLPAPER_NAMES.get(group.lower(), group.upper()))
     if match is None or (match[3] and match[1] == "D"):
         raise ValueError(
-            f"unknown group {group!r}; expected z2, p4, p4m, Cn for rotations or Dn for rotations and mirrors "
-            "(for example C8 or D6), or a FiniteGroup."
+            f"unknown group {group!r}; expected {', '.join(WALLPAPER_NAMES)}, Cn for rotations or Dn for rotations and "
+            "mirrors (for example C8 or D8), or a FiniteGroup."
         )
     return _by_name(match[1], int(match[2]), match[3] is not None)
 
