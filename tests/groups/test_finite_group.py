@@ -68,6 +68,9 @@ def test_a_planar_action_is_checked() -> None:
         ca.FiniteGroup(table, turns[:2])
     with pytest.raises(ValueError, match="element 2 is not orthogonal"):
         ca.FiniteGroup(table, turns * np.array([1, 1, 2, 1])[:, None, None])
+    for beyond in (np.nan, np.inf, 1e200):
+        with pytest.raises(ValueError, match=r"element 2 is not orthogonal: \[\[(nan|-inf|-1e\+200), "):
+            ca.FiniteGroup(table, np.where(np.arange(4)[:, None, None] == 2, beyond * np.sign(turns + 1e-9), turns))
     with pytest.raises(ValueError, match=r"not a homomorphism: 1 \* 1 = 2"):
         ca.FiniteGroup(table, turns[[0, 1, 0, 1]])
     with pytest.raises(ValueError, match="one 2x2 matrix of numbers per element"):

@@ -90,17 +90,19 @@ def verified_action(planar: ArrayLike, product: IntTable) -> NDArray[np.float64]
     """One orthogonal 2x2 matrix per element, after checking that they multiply as the elements do."""
     order = len(product)
     try:
-        matrices = np.array(planar, dtype=np.float64)
+        given = np.array(planar, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"a planar action is one 2x2 matrix of numbers per element, shape {(order, 2, 2)}.") from error
-    if matrices.shape != (order, 2, 2):
-        raise ValueError(f"a planar action is one 2x2 matrix per element, shape {(order, 2, 2)}, got {matrices.shape}.")
+    if given.shape != (order, 2, 2):
+        raise ValueError(f"a planar action is one 2x2 matrix per element, shape {(order, 2, 2)}, got {given.shape}.")
+    # Entries of an orthogonal matrix are at most 1; what is far beyond would overflow below, and so become zero here.
+    matrices = np.where(np.abs(given) < 2, given, 0.0)
     whole = np.round(matrices)
     matrices = np.where(np.abs(matrices - whole) < 1e-12, whole, matrices) + 0.0  # + 0.0 turns -0 into 0
     skew = np.argwhere(~np.isclose(matrices @ matrices.transpose(0, 2, 1), np.eye(2), atol=1e-9).all(axis=(1, 2)))
     if len(skew):
         g = int(skew[0, 0])
-        raise ValueError(f"the matrix of element {g} is not orthogonal: {matrices[g].tolist()}.")
+        raise ValueError(f"the matrix of element {g} is not orthogonal: {given[g].tolist()}.")
     composed = matrices.reshape(-1, 2) @ matrices.transpose(1, 0, 2).reshape(2, -1)  # (g i), (h k): all by one product
     expected = matrices[product].transpose(0, 2, 1, 3).reshape(2 * order, -1)
     close = np.abs(expected - composed) <= 1e-9 + 1e-5 * np.abs(composed)
