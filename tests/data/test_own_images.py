@@ -10,6 +10,7 @@ import torch
 
 from coattend.data import DataError, load_data
 from coattend.data.fitting import Fit, chosen_size, fitted
+from coattend.data.loading import load_held_out
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -259,7 +260,7 @@ GOOD = {"images": np.zeros((9, 8, 8), np.uint8), "labels": np.arange(9) % 3}
             {**GOOD, "labels": np.arange(9) % 3, "classes": ["a", "b"]},
             r"label from 0 to 1 among the labels, got \[0, 1, 2\]",
         ),
-        ({"images": GOOD["images"][:0], "labels": GOOD["labels"][:0]}, "at least two classes"),
+        ({"images": GOOD["images"][:0], "labels": GOOD["labels"][:0]}, r"expected uint8 images .* got uint8 \(0, "),
         ({**GOOD, "images": np.zeros((9, 8, 8))}, "expected uint8 images .* got float64"),
         ({**GOOD, "images": np.zeros((9, 5, 8, 8), np.uint8)}, r"with 1 or 3 channels, got uint8 \(9, 5, 8, 8\)"),
         ({**GOOD, "images": np.zeros((9, 0, 8), np.uint8)}, r"got uint8 \(9, 0, 8\)"),
@@ -274,6 +275,12 @@ def test_a_wrong_npz_is_refused(tmp_path: Path, arrays: dict[str, np.ndarray], m
     np.savez(tmp_path / "own.npz", **arrays)
     with pytest.raises(DataError, match=message):
         load_data(tmp_path / "own.npz")
+
+
+def test_an_npz_without_images_is_nothing_to_test_on(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", **{**GOOD, "images": GOOD["images"][:0], "labels": GOOD["labels"][:0]})
+    with pytest.raises(DataError, match=r"expected uint8 images .* got uint8 \(0, "):
+        load_held_out(tmp_path / "own.npz", "elsewhere", size=8)
 
 
 def test_an_npz_that_is_a_pickle_is_refused(tmp_path: Path) -> None:

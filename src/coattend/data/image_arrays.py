@@ -45,7 +45,7 @@ def read_arrays(path: Path) -> tuple[Split, tuple[str, ...]]:
 def _channels_first(images: NDArray[Any], path: Path) -> NDArray[np.uint8]:
     grey, coloured = images.ndim == 3, images.ndim == 4
     first, last = coloured and images.shape[1] in (1, 3), coloured and images.shape[-1] in (1, 3)
-    if images.dtype != np.uint8 or not (grey or first or last) or 0 in images.shape[1:]:
+    if images.dtype != np.uint8 or not (grey or first or last) or 0 in images.shape:
         raise DataError(
             f"{path}: expected uint8 images (n, height, width), (n, channels, height, width) or (n, height, width, "
             f"channels) with 1 or 3 channels, got {images.dtype} {images.shape}."
