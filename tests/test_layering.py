@@ -15,11 +15,11 @@ FLOORS = [
     "functional",
     "nn",
     "equivariance",
+    "data",
     "models",
     "cooccurrence",
-    "data",
-    "train",
     "export",
+    "train",
     "report",
     "restrict",
     "bench",
@@ -63,6 +63,20 @@ def test_the_package_shows_what_is_public_and_loads_the_rest_when_used() -> None
     assert {"data", "export", "nn", "report", "train", "create_model", "FiniteGroup", "__version__"} <= set(names)
     assert not {"importlib", "ModuleType", "cli", "terminal", "extras", "version"} & set(names)
     assert shown[1] == "True"
+
+
+def test_predicting_loads_nothing_that_trains_or_draws() -> None:
+    code = (
+        "import sys; from coattend.cli import main\n"
+        "try: main()\nexcept SystemExit as ended: assert ended.code == 0\n"
+        "print(*sys.modules)"
+    )
+    weights = SOURCE / "models" / "weights" / "rotated-mnist" / "p4cnn.safetensors"
+    digit = SOURCE.parents[1] / "docs" / "pictures" / "digit.png"
+    command = [sys.executable, "-c", code, "predict", str(weights), str(digit)]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert "3" in loaded  # the digit
+    assert not {"lightning_fabric", "tensorboard", "torchmetrics", "matplotlib", "coattend.train"} & set(loaded)
 
 
 def test_data_stands_on_its_own() -> None:

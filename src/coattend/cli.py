@@ -264,8 +264,8 @@ def predict(
         csv: Also write a CSV, with the probability of every class.
         json: Also write them as JSON.
     """
-    from coattend.train import load_trained
-    from coattend.train.testing import Answer, predict_files, scaling_note, write_answers_csv, write_answers_json
+    from coattend.models.classifier import load_trained
+    from coattend.models.prediction import Answer, predict_files, scaling_note, write_answers_csv, write_answers_json
 
     trained, failed, errors = load_trained(file), False, console(stderr=True)
     answers: list[Answer] = []

@@ -199,7 +199,7 @@ def test_the_verbs_export_and_check(
     assert "largest difference to the original" in capsys.readouterr().out
     assert verb("export", str(tmp_path / "m.safetensors"), "--to", str(tmp_path / "m.pt")) == 2
     assert verb("export", str(tmp_path), "--to", str(tmp_path / "n.pt")) == 2
-    assert "folder without trained weights" in capsys.readouterr().err
+    assert "is not a run folder; expected best.safetensors" in capsys.readouterr().err
     assert verb("check", str(onnx_file)) == 0
     assert "turn 270°" in capsys.readouterr().out
     proto = onnx.load(onnx_file)

@@ -16,8 +16,8 @@ from rich.console import Console
 
 import coattend as ca
 from coattend.export import export_file
+from coattend.models.classifier import load_trained
 from coattend.report import check_network
-from coattend.train.trained import load_trained
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

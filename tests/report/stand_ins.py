@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import coattend as ca
-from coattend.train.trained import TrainedNetwork
+from coattend.models.classifier import TrainedNetwork
 
 
 def save_as_trained(one: TrainedNetwork, file: Path) -> None:

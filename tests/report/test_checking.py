@@ -89,5 +89,5 @@ def test_paths_that_cannot_be_read_are_named(model: str, message: str) -> None:
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="folder without trained weights"):
+    with pytest.raises(ValueError, match="is not a run folder; expected best.safetensors"):
         checked(tmp_path)

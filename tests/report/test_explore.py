@@ -19,9 +19,9 @@ import torch
 import coattend as ca
 from coattend.cli import main
 from coattend.data import load_data, make_preprocessing
+from coattend.models.classifier import TrainedNetwork
 from coattend.report import explore
 from coattend.report.serving import address, page_server
-from coattend.train.trained import TrainedNetwork
 from tests.report.stand_ins import save_as_trained
 
 

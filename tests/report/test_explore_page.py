@@ -18,10 +18,10 @@ from torch import Tensor
 import coattend as ca
 from coattend.data import load_data, make_preprocessing
 from coattend.groups import transform_image
+from coattend.models.classifier import TrainedNetwork, load_trained
 from coattend.nn import estimate_norm_statistics
 from coattend.report.explore import FIRST
 from coattend.report.serving import page_server
-from coattend.train.trained import TrainedNetwork, load_trained
 from tests.report.conftest import Opened
 from tests.report.stand_ins import save_as_trained
 

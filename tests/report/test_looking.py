@@ -11,12 +11,12 @@ import torch
 
 from coattend.data import load_data, make_preprocessing
 from coattend.models import create_model
+from coattend.models.classifier import TrainedNetwork
 from coattend.report.figures import save
 from coattend.report.looking import attend, fitted_image, look, network_name
 from coattend.report.page import write_report
 from coattend.report.runs import find_runs
 from coattend.train import load_trained
-from coattend.train.trained import TrainedNetwork
 from tests.report.some_runs import ATTENTIVE, PLAIN, train_some
 
 Image = pytest.importorskip("PIL.Image")

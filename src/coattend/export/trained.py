@@ -8,12 +8,14 @@ from pathlib import Path
 
 from torch import Tensor
 
+from coattend.data import load_data
 from coattend.export.certificate import Certificate
 from coattend.export.formats import export_frozen, export_pt2, export_safetensors
 from coattend.export.onnx_file import export_onnx
 from coattend.export.quantised import export_int8
 from coattend.export.target import check_target
-from coattend.models import EquivariantNetwork, hub, load_model, read_model_file
+from coattend.models import EquivariantNetwork, load_model, read_model_file
+from coattend.models.classifier import load_trained, recipe_of, weights_file
 from coattend.nn import CoAttention
 
 SUFFIXES = (".onnx", ".pt2", ".pt", ".safetensors")
@@ -42,7 +44,7 @@ def export_file(
     if int8 and (masks or responses or size):
         raise ValueError("--int8 goes without --masks, --responses and --size.")
     check_target(to, overwrite)
-    weights = weights_of(source)
+    weights = weights_file(source)
     network = load_model(weights).float().eval()
     if masks and not any(isinstance(module, CoAttention) for module in network.modules()):
         raise ValueError("--masks adds the masks of attention, and this network has none; leave it out.")
@@ -75,9 +77,6 @@ def _summary(to: Path, certificate: Certificate) -> Iterator[str]:
 def _int8(
     weights: Path, network: EquivariantNetwork, to: Path, data_name: str | None, overwrite: bool
 ) -> Iterator[str]:
-    from coattend.data import load_data
-    from coattend.train.trained import load_trained, recipe_of
-
     trained = load_trained(weights)
     data = load_data(data_name or recipe_of(weights)["data"], size=trained.image_shape[1], fit=trained.fit)
     prepared: list[Tensor] = [
@@ -107,17 +106,3 @@ def _metadata(weights: Path) -> dict[str, str]:
     kept = {f"coattend.{key}": metadata[key] for key in ("preprocessing", "classes", "provenance") if key in metadata}
     learnt = {name: tensor.flatten().tolist() for name, tensor in extra.items() if tensor.numel() <= 16}
     return {**kept, "coattend.learnt": json.dumps(learnt)} if learnt else kept
-
-
-def weights_of(source: str) -> Path:
-    """Find the weights of a run folder: of the epoch chosen on validation, else the last; a file stays as it is."""
-    path = hub.download(source) if hub.is_hub_address(source) else Path(source)
-    if not path.is_dir():
-        return path
-    found = [path / name for name in ("best.safetensors", "last.safetensors") if (path / name).is_file()]
-    if not found:
-        raise ValueError(
-            f"{path} is a folder without trained weights; expected a run folder with best.safetensors or "
-            "last.safetensors, or a .safetensors file."
-        )
-    return found[0]

@@ -10,8 +10,8 @@ from torch import Tensor
 from coattend.cooccurrence import operations
 from coattend.data.augmentation import turned_batch
 from coattend.models import is_exact
+from coattend.models.classifier import TrainedNetwork
 from coattend.nn import evaluating
-from coattend.train.trained import TrainedNetwork
 
 STEP = 5
 ANGLES = tuple(range(0, 360, STEP))

@@ -11,9 +11,9 @@ from rich.console import Console
 from coattend.equivariance import diagnose
 from coattend.export import certificate_table, check_certificate
 from coattend.export.shapes import MOST_PIXELS
-from coattend.export.trained import weights_of
 from coattend.groups import get_group
 from coattend.models import EquivariantNetwork, create_model, exactness_line, load_model, model_entry
+from coattend.models.classifier import weights_file
 from coattend.models.hub import is_hub_address
 from coattend.nn import estimate_norm_statistics
 from coattend.report.console import equivariance_table
@@ -56,7 +56,7 @@ def check_network(model: str, size: int | None, group: str | None, seed: int, co
 def _file(model: str) -> Path | None:
     """The file that is meant: itself, or the weights of a run folder; None for the name of a network."""
     if os.path.isdir(model) or is_hub_address(model):
-        return weights_of(model)
+        return weights_file(model)
     path = Path(model)
     if os.path.isfile(model):
         return path

@@ -19,10 +19,10 @@ from coattend.data.preprocessing_steps import Clip, Standardise
 from coattend.export.onnx_file import onnx_model
 from coattend.export.target import check_target
 from coattend.models import EquivariantNetwork, ModelEntry, model_entry
+from coattend.models.classifier import TrainedNetwork, load_trained
 from coattend.models.files import write_whole
 from coattend.models.pretrained import pretrained_file
 from coattend.nn import SliceCoAttentiveConv2d, evaluating
-from coattend.train.trained import TrainedNetwork, load_trained
 from coattend.version import __version__
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from coattend.data.image_files import read_image
 from coattend.export.target import make_folder
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, model_entry
+from coattend.models.classifier import TrainedNetwork, load_trained
 from coattend.report.attention import LayerView, layer_views, posed, posing_group
 from coattend.report.figures import save
 from coattend.report.matrices import attention_layers, matrices_figure
 from coattend.report.pictures import attention_figure
-from coattend.train.trained import TrainedNetwork, load_trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

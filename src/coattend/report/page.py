@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from coattend.data import DataError, Dataset, load_data
 from coattend.equivariance import equivariance_error
 from coattend.export.target import check_target, make_folder
+from coattend.models.classifier import TrainedNetwork, load_trained
 from coattend.models.files import write_whole
 from coattend.report import sections
 from coattend.report.angles import affordable_images, error_by_angle, repeats
@@ -24,7 +25,6 @@ from coattend.report.looking import look
 from coattend.report.matrices import attention_layers, matrices_figure
 from coattend.report.runs import Contest, Run, common_folder, contests, find_runs
 from coattend.train.run_folder import RunError
-from coattend.train.trained import TrainedNetwork, load_trained
 from coattend.version import __version__
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coattend.models import list_models, model_entry
+from coattend.models.records import damaged
 from coattend.train.comparison import Difference, Row, difference
 from coattend.train.outcome import headline
 from coattend.train.recipe import settings_of
-from coattend.train.run_files import damaged, read_comparison
+from coattend.train.run_files import read_comparison
 from coattend.train.run_folder import RunError, RunFolder
 
 

@@ -19,12 +19,12 @@ from coattend.export import export_safetensors
 from coattend.export.target import check_target
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, read_model_file, save_model
+from coattend.models.classifier import TrainedNetwork, recipe_of, weights_file
 from coattend.nn import estimate_norm_statistics, evaluating, group_convolutions
 from coattend.restrict.fine_tuning import fine_tune
 from coattend.train import Recipe, RunError, load_trained
 from coattend.train.batches import Examples
 from coattend.train.evaluation import evaluate
-from coattend.train.trained import TrainedNetwork, recipe_of, weights_file
 
 ROUNDS = 9
 TIMED_IMAGES = 32

@@ -1,5 +1,6 @@
 """Recipes, the training loop, run folders, comparisons and the ledger."""
 
+from coattend.models.classifier import load_trained as load_trained
 from coattend.train.comparison import Comparison as Comparison
 from coattend.train.comparison import compare as compare
 from coattend.train.ledger import collect as collect
@@ -15,4 +16,3 @@ from coattend.train.reproduction import Reproduction as Reproduction
 from coattend.train.reproduction import reproductions as reproductions
 from coattend.train.run_folder import RunError as RunError
 from coattend.train.run_folder import RunFolder as RunFolder
-from coattend.train.trained import load_trained as load_trained

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coattend.train.run_files import COUNT, NUMBER, TABLE, RunError, checked
+from coattend.models.records import COUNT, NUMBER, TABLE, RunError, checked
 
 MARK = b"coattend checkpoint, sha256 "  # files without it are of versions that kept no digest
 ZIP = b"PK\x03\x04"

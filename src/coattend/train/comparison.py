@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from coattend.models.files import write_atomically
+from coattend.models.records import damaged
 from coattend.terminal import say
 from coattend.train.loop import train
 from coattend.train.outcome import headline
 from coattend.train.processes import is_first
 from coattend.train.recipe import Recipe, changed
 from coattend.train.recipes import get_recipe
-from coattend.train.run_files import damaged
 from coattend.train.run_folder import InUseError, RunFolder
 
 CONFIDENCE = 0.95

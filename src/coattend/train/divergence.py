@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coattend.models.records import RunError
 from coattend.nn import synchronise_norms
 from coattend.train.recipe import Recipe
-from coattend.train.run_files import RunError
 
 
 def check_loss(loss: float, recipe: Recipe, step: int, epoch: int, model: nn.Module, batch: Tensor) -> None:

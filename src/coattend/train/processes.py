@@ -13,8 +13,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from coattend.models.records import RunError
 from coattend.train.recipe import Recipe
-from coattend.train.run_files import RunError
 
 T = TypeVar("T")
 

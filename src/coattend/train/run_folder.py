@@ -20,15 +20,16 @@ import numpy as np
 import torch
 
 from coattend.data import Dataset
+from coattend.models.classifier import BEST, LAST
 from coattend.models.files import write_atomically
+from coattend.models.records import RunError as RunError
 from coattend.train.checkpoint import checkpoint_content, read_checkpoint
 from coattend.train.identity import data_digest, differences
 from coattend.train.recipe import Recipe, settings_of
-from coattend.train.run_files import RunError as RunError
 from coattend.train.run_files import read_description, read_history, read_predictions, read_result
 from coattend.version import __version__
 
-FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", "best.safetensors", "last.safetensors",
+FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST,
          "predictions.npz")  # fmt: skip
 HALF_WRITTEN = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.\w{{8}}")  # as write_atomically names them
 LONGEST = 120  # bytes of a folder's name that is made of other names; file systems allow 255
@@ -82,12 +83,12 @@ class RunFolder:
     @property
     def last_weights(self) -> Path:
         """The network after the last epoch."""
-        return self.path / "last.safetensors"
+        return self.path / LAST
 
     @property
     def best_weights(self) -> Path:
         """The network after the epoch with the best validation accuracy."""
-        return self.path / "best.safetensors"
+        return self.path / BEST
 
     @property
     def result(self) -> dict[str, Any] | None:

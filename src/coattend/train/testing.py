@@ -1,11 +1,9 @@
-"""Trained networks put to use: on a data set's test split, and on a user's own image files."""
+"""Trained networks tested on images with labels."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +11,15 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from coattend.data import DataError, load_data
-from coattend.data.fitting import fitted, recoloured
-from coattend.data.image_files import read_image, sorted_images
+from coattend.data import load_data
+from coattend.data.fitting import recoloured
 from coattend.data.loading import HeldOut, load_held_out
 from coattend.models import exactness_line, read_model_file
-from coattend.models.files import write_atomically
+from coattend.models.classifier import TrainedNetwork, check_finite, load_trained, weights_file
+from coattend.models.prediction import write_csv
 from coattend.train.batches import Examples
 from coattend.train.evaluation import Evaluation, evaluate, network_error, tested_group
 from coattend.train.run_folder import RunError
-from coattend.train.trained import Prediction, TrainedNetwork, check_finite, load_trained, weights_file
 
 EXACT = 1e-4  # the largest equivariance error, in float32, that rounding explains
 
@@ -73,7 +70,7 @@ class Tested:
             )
             for i in order
         ]
-        _write_csv(path, ("path", "truth", "answer", "confidence"), rows)
+        write_csv(path, ("path", "truth", "answer", "confidence"), rows)
         return len(rows)
 
     def _classes(self) -> Iterator[str]:
@@ -111,75 +108,6 @@ def test_trained(path: str, data_name: str | None) -> Tested:
     return Tested(path, trained, held_out, labels, found, network_error(trained.network, examples), same)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the network says of one image file, and the factor that its size was changed by."""
-
-    path: Path
-    prediction: Prediction
-    scale: float
-
-    def line(self) -> str:
-        """For a person."""
-        return f"{self.path}: {self.prediction.label}  {self.prediction.confidence:.1%}  {self.prediction.pose}"
-
-
-def predict_files(trained: TrainedNetwork, images: Sequence[Path]) -> Iterator[Answer | DataError]:
-    """Classify image files, and those in folders, one by one; a file that cannot be read gives its error.
-
-    Colour, grey and size are brought to what the network was trained on.
-    """
-    if not images:
-        raise RunError("predict expects image files or folders after the network; got none.")
-    channels, size, _ = trained.image_shape
-    for given in images:
-        files = sorted_images(given) if given.is_dir() else [given]
-        if not files:
-            yield DataError(f"{given}: expected a folder with images, got none in it.")
-        for file in files:
-            try:
-                image = recoloured(read_image(file), channels)
-                (prediction,) = trained.predict(fitted(image[None], size, trained.fit))
-            except DataError as error:
-                yield error if str(file) in str(error) else DataError(f"{file}: {error}")
-                continue
-            yield Answer(file, prediction, 1.0 if trained.fit == "crop" else size / min(image.shape[1:]))
-
-
-def scaling_note(trained: TrainedNetwork, answers: Sequence[Answer]) -> str | None:
-    """What a person should know where images are of another scale than they are given to the network in."""
-    scales = [answer.scale for answer in answers if answer.scale != 1]
-    if not scales:
-        return None
-    by = " to ".join(dict.fromkeys(f"{scale:.3g}" for scale in (min(scales), max(scales))))
-    return (
-        f"{len(scales):,} of {len(answers):,} images were scaled, by {by}, to the {trained.image_shape[1]} pixels a "
-        f"side that the network was trained on ({trained.provenance})"
-    )
-
-
-def write_answers_csv(path: Path, classes: Sequence[str], answers: Sequence[Answer]) -> None:
-    """A row per image, with a column for the probability of every class."""
-    found = [(str(answer.path), answer.prediction) for answer in answers]
-    rows = [(file, p.label, p.confidence, p.pose, *p.probabilities) for file, p in found]
-    _write_csv(path, ("path", "class", "confidence", "pose", *(f"p({name})" for name in classes)), rows)
-
-
-def write_answers_json(path: Path, classes: Sequence[str], answers: Sequence[Answer]) -> None:
-    """A list with an object per image."""
-    entries = [
-        {
-            "path": str(answer.path),
-            "class": answer.prediction.label,
-            "confidence": answer.prediction.confidence,
-            "pose": answer.prediction.pose,
-            "probabilities": dict(zip(classes, answer.prediction.probabilities, strict=True)),
-        }
-        for answer in answers
-    ]
-    write_atomically(path, (json.dumps(entries, indent=1, ensure_ascii=False) + "\n").encode())
-
-
 def _as_trained(held_out: HeldOut, trained: TrainedNetwork, path: str) -> Tensor:
     """Labels that number the network's classes, matched by name."""
     if held_out.classes == trained.classes:
@@ -198,11 +126,3 @@ def _trained_on(path: str) -> str | None:
     """The data set that a network's file names; both files of a run name the same."""
     recipe = json.loads(read_model_file(weights_file(path))[0].get("recipe", "{}"))
     return str(recipe["data"]) if isinstance(recipe, dict) and "data" in recipe else None
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(header)
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from coattend.data import Preprocessing, make_preprocessing
 from coattend.data.fitting import Fit
-from coattend.models import EquivariantNetwork, hub, load_model, read_model_file
-from coattend.models.files import checked_path
+from coattend.models import hub
+from coattend.models.files import checked_path, load_model, read_model_file
+from coattend.models.network import EquivariantNetwork
+from coattend.models.records import RunError, damaged, read_header, read_header_recipe
 from coattend.nn import evaluating
-from coattend.train.run_files import damaged, read_header, read_header_recipe
-from coattend.train.run_folder import RunError, RunFolder
+
+BEST, LAST = "best.safetensors", "last.safetensors"  # of a run: the epoch chosen on validation, and the last
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,10 @@ def weights_file(path: str | Path) -> Path:
         )
     if not path.is_dir():
         return path
-    folder = RunFolder(path)
-    weights = [file for file in (folder.best_weights, folder.last_weights) if file.is_file()]
+    weights = [path / name for name in (BEST, LAST) if (path / name).is_file()]
     if not weights:
         state = "is not a run folder" if not (path / "run.json").is_file() else "has no trained weights yet"
-        raise RunError(f"{path} {state}; expected best.safetensors or last.safetensors, written by `coattend train`.")
+        raise RunError(f"{path} {state}; expected {BEST} or {LAST}, written by `coattend train`.")
     return weights[0]
 
 

@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 
 import coattend as ca
 from coattend.data import load_data
+from coattend.models.classifier import recipe_of
 from coattend.train import Recipe, RunError, load_trained
 from coattend.train.batches import prepare
 from coattend.train.outcome import save_trained
-from coattend.train.trained import recipe_of
 
 
 @pytest.fixture

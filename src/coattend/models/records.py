@@ -1,0 +1,87 @@
+"""Records in JSON that are checked when they are read: what training keeps in run folders and in headers of files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class RunError(ValueError):
+    """A run that cannot go on; the message is meant for the user as it stands."""
+
+
+Check = tuple[str, Callable[[Any], bool]]  # what a value has to be, in words and as a test
+
+TEXT: Check = ("a text", lambda v: isinstance(v, str))
+WHOLE: Check = ("a whole number", lambda v: _whole(v))
+COUNT: Check = ("a whole number from 0", lambda v: _whole(v) and v >= 0)
+NUMBER: Check = ("a number", lambda v: _whole(v) or isinstance(v, float))
+FINITE: Check = ("a finite number", lambda v: NUMBER[1](v) and math.isfinite(v))
+TABLE: Check = ("an object", lambda v: isinstance(v, dict))
+SHAPE: Check = (
+    "three whole numbers from 1",
+    lambda v: isinstance(v, list) and len(v) == 3 and all(_whole(side) and side >= 1 for side in v),
+)
+TEXTS: Check = ("a list of texts", lambda v: isinstance(v, list) and all(isinstance(item, str) for item in v))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def or_null(check: Check) -> Check:
+    """The same check for a value that may be missing."""
+    return (f"{check[0]} or null", lambda v: v is None or check[1](v))
+
+
+HEADER = {"preprocessing": TABLE, "classes": TEXTS, "image_shape": SHAPE}
+PREPROCESSING = {"steps": TEXTS, "clip": or_null(FINITE)}
+
+
+def read_header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Read what training wrote into the header of a model file: preprocessing, classes, image shape and recipe."""
+    header = {key: parsed(path, metadata[key]) for key in (*HEADER, "recipe") if key in metadata}
+    checked(path, header, HEADER)
+    checked(path, header["preprocessing"], PREPROCESSING, "preprocessing.")
+    checked(path, header, {"recipe": TABLE}, optional=True)
+    checked(path, header.get("recipe", {}), {"fit": TEXT}, "recipe.", optional=True)
+    return header
+
+
+def read_header_recipe(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Read the recipe that training wrote into the header of a model file."""
+    header = {"recipe": parsed(path, metadata["recipe"])} if "recipe" in metadata else {}
+    recipe: dict[str, Any] = checked(path, header, {"recipe": TABLE})["recipe"]
+    return checked(path, recipe, {"data": TEXT}, "recipe.")
+
+
+def checked(
+    path: Path, values: Any, checks: Mapping[str, Check], where: str = "", *, optional: bool = False
+) -> dict[str, Any]:
+    """Return the object if its fields are what they have to be; optional ones may be missing."""
+    if not isinstance(values, dict):
+        raise damaged(path, f"{where}expected an object, got {type(values).__name__}")
+    for key, (words, holds) in checks.items():
+        if key not in values:
+            if optional:
+                continue
+            raise damaged(path, f"{where}{key} is missing")
+        if not holds(values[key]):
+            raise damaged(path, f"{where}{key} is to be {words}, got {str(values[key])[:40]!r}")
+    return values
+
+
+def damaged(path: Path, reason: str) -> RunError:
+    """Make the error for a file that cannot be used."""
+    return RunError(f"{path} is damaged ({reason}); restore it from a copy, or train again into another folder.")
+
+
+def parsed(path: Path, text: str) -> Any:
+    """Parse JSON; ``path`` is named where that fails."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, str(error)) from error
