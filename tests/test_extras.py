@@ -16,10 +16,8 @@ VERBS = {
     "train": "p4cnn",
     "compare": "p4cnn z2cnn",
     "evaluate": "run",
-    "predict": "run a.png",
     "reproduce": "p4cnn",
     "report": "runs",
-    "attend": "run a.png",
     "explore": "",
     "restrict": "run",
 }
