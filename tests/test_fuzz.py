@@ -25,7 +25,7 @@ def _killed() -> tuple[str, str]:
 
 
 def _greedy() -> tuple[str, str]:
-    return "clear", str(len(bytearray(b"x") * 1_200_000_000))
+    return "clear", str(len(bytearray(b"x") * 2_000_000_000))
 
 
 def _endless() -> tuple[str, str]:
