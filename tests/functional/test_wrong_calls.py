@@ -95,7 +95,7 @@ def test_integers_are_pooled(order: int) -> None:
         (lambda: F.attention_mask(X, torch.randn(3, 4, 1)), r"got \(3, 4, 1\)"),
         (lambda: F.attention_mask(X[:, :, :0], torch.randn(3, 0, 0)), "at least one pose"),
         (lambda: F.co_attention(X, A.to("meta"), G), "one device, got cpu and meta"),
-        (lambda: ca.nn.CoAttention(3, "p4").to("meta", X.dtype)(X), "one device, got cpu and meta"),
+        (lambda: ca.nn.CoAttention(3, "p4").to("meta", X.dtype)(X), "parameters on meta and got an input on cpu"),
         (lambda: F.attend_slices(PLANES, MATRICES, [], 8), "0 rows.*a multiple of 4 rows"),
         (lambda: F.attend_slices(PLANES, MATRICES, None, 8), "rows to be a list of whole numbers.*got None"),
         (lambda: F.attend_slices(PLANES, MATRICES, [0.0, *ROWS[1:]], 8), "rows to be a list of whole numbers"),

@@ -40,7 +40,7 @@ def test_entries_hold_what_the_paper_prints() -> None:
         ("p4cnn:position=start", {}, "position must be one of conv, norm, relu"),
         ("p4_allcnn:downsample=crop", {}, "downsample must be one of stride, pool"),
         ("a_p4cnn:structure=circulant", {}, "structure must be one of group, paper, full"),
-        ("p4cnn:group=p6", {}, "unknown group 'p6'"),
+        ("p4cnn:group=p5", {}, "unknown group 'p5'"),
         ("resnet20:width=8-16", {}, "width must be one number or three"),
         ("nin:downsample=pool", {}, "nin has no option 'downsample'"),
         (None, {}, "expected a model's name such as 'p4cnn', got None"),
