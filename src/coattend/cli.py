@@ -385,8 +385,8 @@ def explore(
         port: Where on this machine the page is shown; 0 takes a free port.
         in_browser: Open the page in the browser.
     """
-    from coattend.report.explore import explorer_page, load_networks, write_explorer
-    from coattend.report.serving import page_server, serve
+    from coattend.report.explorer.build import explorer_page, load_networks, write_explorer
+    from coattend.report.explorer.serve import page_server, serve
 
     if to is not None:
         write_explorer(files, to)

@@ -20,7 +20,7 @@ from coattend.cli import main
 from coattend.export import Certificate, check_certificate, export_file, export_frozen, export_onnx, export_pt2
 from coattend.export.certificate import KEY
 from coattend.export.measurement import digest_of
-from coattend.export.onnx_file import onnx_digest
+from coattend.export.onnx import onnx_digest
 from coattend.models.pretrained import pretrained_file
 
 

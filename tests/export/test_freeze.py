@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import coattend as ca
 from coattend.export import LayerTracer, freeze, freeze_layer
-from coattend.export.builder import Builder, Value
+from coattend.export.graph import Builder, Value
 
 SMALL = {"resnet44": "width=3,blocks=1", "resnet20": "width=3,blocks=1", "nin": "width=6"}
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from coattend.export.archives import check_pt2
+from coattend.export.archive import check_pt2
 from coattend.export.certificate import Certificate
 from coattend.export.formats import check_safetensors
 from coattend.export.measurement import Line
-from coattend.export.onnx_file import check_onnx
+from coattend.export.onnx import check_onnx
 
 
 def check_certificate(path: str | Path) -> tuple[Certificate, list[Line]] | None:

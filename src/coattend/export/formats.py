@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from coattend.export.archives import archive_digest, certified_archive
-from coattend.export.builder import Builder
+from coattend.export.archive import archive_digest, certified_archive
 from coattend.export.certificate import Certificate
-from coattend.export.freezing import freeze, frozen_with_outputs
+from coattend.export.freeze import freeze, frozen_with_outputs
+from coattend.export.graph import Builder
 from coattend.export.measurement import Line, Run, certify, checked_group, compared, digest_of
 from coattend.export.shapes import image_shape_of
 from coattend.export.target import check_target

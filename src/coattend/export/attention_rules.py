@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, fx, nn
 
-from coattend.export.builder import Builder, Value
+from coattend.export.graph import Builder, Value
 from coattend.nn import CoAttention
 
 SMALLEST_SCALE = 1e-12  # norms that scale by less are not divided by

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from coattend.export.attention import attended, attended_slices, scale_filters
-from coattend.export.builder import Builder, Value
+from coattend.export.attention_rules import attended, attended_slices, scale_filters
+from coattend.export.graph import Builder, Value
 from coattend.functional import group_filters, turn_filters
 from coattend.nn import (
     CoAttention,

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from coattend.export.builder import Builder, Value
-from coattend.export.layers import freeze_layer, rule_class
+from coattend.export.graph import Builder, Value
+from coattend.export.rules import freeze_layer, rule_class
 
 # Functions and methods that treat every element alike, so that they may see folded maps.
 POINTWISE_FUNCTIONS = {

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from coattend.data import Preprocessing, load_data
 from coattend.data.preprocessing_steps import Clip, Standardise
-from coattend.export.onnx_file import onnx_model
+from coattend.export.onnx import onnx_model
 from coattend.export.target import check_target
 from coattend.models import EquivariantNetwork, ModelEntry, model_entry
 from coattend.models.classifier import TrainedNetwork, load_trained
@@ -28,7 +28,7 @@ from coattend.version import __version__
 if TYPE_CHECKING:
     import onnx
 
-SOURCES = Path(__file__).parent / "explorer"
+SOURCES = Path(__file__).parent
 # One module, in this order.
 SCRIPTS = ("pictures.js", "engine.js", "maps.js", "circle.js", "panel.js", "controls.js", "page.js")
 RUNTIME = {"runtime_module": "ort.wasm.bundle.min.mjs", "runtime_binary": "ort-wasm-simd-threaded.wasm"}

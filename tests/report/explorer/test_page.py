@@ -20,8 +20,8 @@ from coattend.data import load_data, make_preprocessing
 from coattend.groups import transform_image
 from coattend.models.classifier import TrainedNetwork, load_trained
 from coattend.nn import estimate_norm_statistics
-from coattend.report.explore import FIRST
-from coattend.report.serving import page_server
+from coattend.report.explorer.build import FIRST
+from coattend.report.explorer.serve import page_server
 from tests.report.conftest import Opened
 from tests.report.stand_ins import save_as_trained
 
@@ -244,7 +244,7 @@ def test_the_page_works_from_this_machine_too(page_file: Path, open_in_browser: 
 
 def test_serving_ends_quietly_with_ctrl_c() -> None:
     code = (
-        "from coattend.report.serving import page_server, serve\n"
+        "from coattend.report.explorer.serve import page_server, serve\n"
         "serve(page_server('', 0), lambda address: print(address, flush=True), in_browser=False)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from coattend.equivariance import equivariance_error
 from coattend.export.certificate import Certificate
 from coattend.export.measurement import Run, as_module, checked_group
-from coattend.export.onnx_file import IMAGES, onnx_model, runner, sealed
+from coattend.export.onnx import IMAGES, onnx_model, runner, sealed
 from coattend.export.shapes import image_shape_of
 from coattend.export.target import check_target
 from coattend.models import EquivariantNetwork

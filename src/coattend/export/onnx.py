@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coattend.export.builder import Builder
 from coattend.export.certificate import KEY, Certificate
-from coattend.export.freezing import frozen_with_outputs
+from coattend.export.freeze import frozen_with_outputs
+from coattend.export.graph import Builder
 from coattend.export.measurement import Line, Run, certify, compared, digest_of
 from coattend.export.shapes import image_shape_of
 from coattend.export.target import check_target

@@ -20,8 +20,8 @@ import coattend as ca
 from coattend.cli import main
 from coattend.data import load_data, make_preprocessing
 from coattend.models.classifier import TrainedNetwork
-from coattend.report import explore
-from coattend.report.serving import address, page_server
+from coattend.report.explorer import build
+from coattend.report.explorer.serve import address, page_server
 from tests.report.stand_ins import save_as_trained
 
 
@@ -32,9 +32,9 @@ def trained(model: str = "p4cnn:width=2", shape: tuple[int, int, int] = (1, 28, 
 
 
 def test_the_runtime_inside_is_the_one_of_the_manifest() -> None:
-    vendor = explore.SOURCES / "vendor"
+    vendor = build.SOURCES / "vendor"
     manifest = json.loads((vendor / "manifest.json").read_text())
-    assert set(manifest["files"]) == set(explore.RUNTIME.values())
+    assert set(manifest["files"]) == set(build.RUNTIME.values())
     for name, expected in manifest["files"].items():
         content = gzip.decompress((vendor / f"{name}.gz").read_bytes())
         assert hashlib.sha256(content).hexdigest() == expected
@@ -42,7 +42,7 @@ def test_the_runtime_inside_is_the_one_of_the_manifest() -> None:
 
 
 def test_the_gallery_has_two_digits_of_every_class() -> None:
-    labels = load_data("mini").test.labels[list(explore.GALLERY)]
+    labels = load_data("mini").test.labels[list(build.GALLERY)]
     assert sorted(labels.tolist()) == [k // 2 for k in range(20)]
 
 
@@ -59,14 +59,14 @@ def test_the_gallery_has_two_digits_of_every_class() -> None:
 )
 def test_what_the_page_cannot_show_is_said(networks: dict[str, TrainedNetwork], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        explore.explorer_page(networks)
+        build.explorer_page(networks)
 
 
 def test_without_files_the_packaged_networks_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert list(explore.load_networks([])) == ["p4-CNN", "a-p4-CNN"]
+    assert list(build.load_networks([])) == ["p4-CNN", "a-p4-CNN"]
     monkeypatch.setattr("coattend.models.pretrained.WEIGHTS", tmp_path)
     with pytest.raises(ValueError, match="no weights of p4cnn trained on rotated-mnist come with the package"):
-        explore.load_networks([])
+        build.load_networks([])
 
 
 def test_titles_tell_networks_apart(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_titles_tell_networks_apart(tmp_path: Path) -> None:
     for file in files:
         file.parent.mkdir()
         save_as_trained(trained(), file)
-    assert list(explore.load_networks(files)) == ["p4-CNN, seed0", "p4-CNN, seed1"]
+    assert list(build.load_networks(files)) == ["p4-CNN, seed0", "p4-CNN, seed1"]
 
 
 def test_a_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(explore, "SOURCES", tmp_path)
+    monkeypatch.setattr(build, "SOURCES", tmp_path)
     with pytest.raises(ValueError, match=r"manifest.json is missing; reinstall coattend"):
-        explore._asset("manifest.json")
+        build._asset("manifest.json")
 
 
 @pytest.mark.parametrize(
