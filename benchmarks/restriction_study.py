@@ -34,7 +34,7 @@ from coattend.restrict.program import examples
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.batches import Examples
 from coattend.train.comparison import over_seeds
-from coattend.train.evaluation import evaluate
+from coattend.train.evaluate import evaluate
 
 NETWORKS = {"a-p4-CNN": "a_p4cnn", "a-p4-CNN over C8": "a_p4cnn:group=C8,width=5,attention=output"}
 SHARES = (1, 2, 4)  # all, a half, a quarter

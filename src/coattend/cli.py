@@ -235,9 +235,9 @@ def evaluate(run: Run, data: Data = None, errors: File = None) -> int:
             splits all images are tested. By default the test split of what the network was trained on.
         errors: Write the misclassified images into this CSV: path, truth, answer, confidence.
     """
-    from coattend.train.testing import test_trained
+    from coattend.train.evaluate import evaluate_classifier
 
-    tested = test_trained(run, data)
+    tested = evaluate_classifier(run, data)
     for line in tested.lines():
         say(line)
     if errors is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coattend.train import collect
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "check_ledger.py"
+SCRIPT = Path(__file__).parents[2] / "tools" / "check_ledger.py"
 SHORT = ("--data", "mini", "--recipe", "quick", "--set", "train_images=64", "--set", "test_images=40",
          "--set", "epochs=2")  # fmt: skip
 
@@ -17,7 +17,7 @@ def test_a_run_made_again_agrees_and_an_altered_curve_is_found(tmp_path: Path) -
     train = [sys.executable, "-m", "coattend", "train", "z2cnn", *SHORT, "--seed", "3", "--folder", tmp_path / "runs"]
     subprocess.run(train, check=True, capture_output=True)
     (kept,) = collect(tmp_path / "runs", tmp_path / "docs")
-    script = tmp_path / "scripts" / SCRIPT.name  # beside the ledger that it is to read
+    script = tmp_path / "tools" / SCRIPT.name  # beside the ledger that it is to read
     script.parent.mkdir()
     shutil.copy(SCRIPT, script)
 

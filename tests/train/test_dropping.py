@@ -14,7 +14,7 @@ from coattend.nn import group_convolutions, restricted_poses
 from coattend.train import RunFolder, train
 from coattend.train.batches import Examples
 from coattend.train.dropping import drop_poses
-from coattend.train.optimiser import make_optimizer
+from coattend.train.optimizer import make_optimizer
 from coattend.train.run_folder import WALL_CLOCK
 from tests.train.conftest import tiny
 

@@ -12,7 +12,7 @@ from coattend.models import EquivariantNetwork
 from coattend.train import Recipe
 from coattend.train.batches import Examples, hash_seed, shuffled_batches
 from coattend.train.divergence import check_loss
-from coattend.train.optimiser import make_optimizer, set_learning_rate
+from coattend.train.optimizer import make_optimizer, set_learning_rate
 
 LEARNING_RATE = 0.3  # of the recipe's own: the weights are good already
 

@@ -24,7 +24,7 @@ from coattend.nn import estimate_norm_statistics, evaluating, group_convolutions
 from coattend.restrict.fine_tuning import fine_tune
 from coattend.train import Recipe, RunError, load_trained
 from coattend.train.batches import Examples
-from coattend.train.evaluation import evaluate
+from coattend.train.evaluate import evaluate
 
 ROUNDS = 9
 TIMED_IMAGES = 32

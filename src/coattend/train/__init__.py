@@ -6,7 +6,7 @@ from coattend.train.comparison import compare as compare
 from coattend.train.ledger import collect as collect
 from coattend.train.ledger import write_ledger as write_ledger
 from coattend.train.loop import train as train
-from coattend.train.optimiser import parameter_groups as parameter_groups
+from coattend.train.optimizer import parameter_groups as parameter_groups
 from coattend.train.outcome import headline as headline
 from coattend.train.recipe import Recipe as Recipe
 from coattend.train.recipe import changed as changed

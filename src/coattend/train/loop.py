@@ -21,10 +21,10 @@ from coattend.train.board import Board
 from coattend.train.checkpoint import DAMAGE, damaged_checkpoint
 from coattend.train.divergence import check_loss, check_outcome, check_weights
 from coattend.train.dropping import drop_poses, poses_due
-from coattend.train.evaluation import evaluate, network_error
+from coattend.train.evaluate import evaluate, network_error
 from coattend.train.identity import is_named, located
 from coattend.train.memory import keep_freed_memory
-from coattend.train.optimiser import make_optimizer, set_learning_rate
+from coattend.train.optimizer import make_optimizer, set_learning_rate
 from coattend.train.outcome import outcome, save_predictions, save_trained
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together, total
 from coattend.train.progress import TrainingProgress

@@ -14,7 +14,7 @@ from torch import Tensor
 from coattend.data import Dataset, Preprocessing
 from coattend.models import EquivariantNetwork, save_model
 from coattend.models.files import write_atomically
-from coattend.train.evaluation import Evaluation
+from coattend.train.evaluate import Evaluation
 from coattend.train.recipe import Recipe
 from coattend.train.run_folder import RunFolder
 

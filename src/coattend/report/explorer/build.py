@@ -199,6 +199,6 @@ def _asset(name: str) -> bytes:
     if not path.is_file():
         raise ValueError(
             f"the explorer's part {path} is missing; reinstall coattend, or in a clone run "
-            "`python scripts/fetch_explorer_assets.py`."
+            "`python tools/fetch_explorer_assets.py`."
         )
     return path.read_bytes()

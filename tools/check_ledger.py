@@ -1,6 +1,6 @@
 """Does this machine regenerate the ledger? Train its runs again for a few epochs and compare with the curves kept.
 
-    python scripts/check_ledger.py 2 paper house-seed0
+    python tools/check_ledger.py 2 paper house-seed0
 
 For each file of ``docs/results`` whose name contains one of the parts (all files without one) the run's own command is
 started in a folder of its own, stopped after so many epochs, and what it measured after each of them is compared with

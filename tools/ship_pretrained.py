@@ -1,6 +1,6 @@
 """Ship finished runs with the package: certified weights, and a model card written from what the run recorded.
 
-    python scripts/ship_pretrained.py RUN...
+    python tools/ship_pretrained.py RUN...
 
 Writes ``src/coattend/models/weights/<data>/<model>.safetensors`` and a card ``.md`` beside it; a file that is there is
 replaced. The weights are those of the epoch chosen on the validation images, else the last. Of several seeds in the

@@ -1,4 +1,4 @@
-"""Fetch ONNX Runtime Web for the explorer page: `python scripts/fetch_explorer_assets.py` (needs npm).
+"""Fetch ONNX Runtime Web for the explorer page: `python tools/fetch_explorer_assets.py` (needs npm).
 
 Its result is part of the repository; run it again for another version, after changing vendor/manifest.json. Files are
 verified against the SHA-256 there, then packed with gzip, without a time stamp.

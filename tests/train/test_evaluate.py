@@ -14,7 +14,7 @@ import coattend as ca
 from coattend.cli import main
 from coattend.data import load_data, make_preprocessing
 from coattend.train import RunError, load_trained
-from coattend.train.testing import test_trained as evaluated
+from coattend.train.evaluate import evaluate_classifier as evaluated
 
 Image = pytest.importorskip("PIL.Image")
 CLASSES = ("ant", "bee", "cat")

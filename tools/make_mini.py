@@ -1,6 +1,6 @@
 """Make src/coattend/data/assets/mini.npz, the digits inside the package, from MNIST.
 
-    python scripts/make_mini.py
+    python tools/make_mini.py
 
 The same seed gives the same digits; tests/data/test_mini.py holds the stored file to it.
 """
