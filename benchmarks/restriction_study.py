@@ -23,10 +23,10 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from coattend._files import write_atomically
 from coattend.cooccurrence import Probe, choose_poses, contributions, operations
 from coattend.data import load_data
 from coattend.models import EquivariantNetwork
-from coattend.models.files import write_atomically
 from coattend.nn import estimate_norm_statistics, group_convolutions
 from coattend.report.figures import COLOURS, STYLES, drawing, save
 from coattend.restrict.fine_tuning import fine_tune

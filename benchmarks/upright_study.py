@@ -16,8 +16,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from coattend._files import write_atomically
 from coattend.data import load_data
-from coattend.models.files import write_atomically
 from coattend.report.angles import ANGLES, error_by_angle
 from coattend.report.curves import angle_figure
 from coattend.report.figures import save

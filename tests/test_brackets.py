@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from coattend._terminal import console
 from coattend.cli import main
 from coattend.data import Available, load_data
 from coattend.report.console import data_table
-from coattend.terminal import console
 
 Image = pytest.importorskip("PIL.Image")
 CLASSES = ("[/red]", "[unclear]")

@@ -24,7 +24,7 @@ FLOORS = [
     "restrict",
     "bench",
 ]  # each may import those before it
-GROUND = {"version", "terminal", "extras"}  # modules that any of them may import
+GROUND = {"version", "_files", "_registry", "_terminal", "_words"}  # modules that any of them may import
 
 
 def imported(path: Path) -> set[str]:
@@ -61,7 +61,7 @@ def test_the_package_shows_what_is_public_and_loads_the_rest_when_used() -> None
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split("\n")
     names = shown[0].split()
     assert {"data", "export", "nn", "report", "train", "create_model", "FiniteGroup", "__version__"} <= set(names)
-    assert not {"importlib", "ModuleType", "cli", "terminal", "extras", "version"} & set(names)
+    assert not {"importlib", "ModuleType", "cli", "version"} & set(names)
     assert shown[1] == "True"
 
 
@@ -81,5 +81,5 @@ def test_predicting_loads_nothing_that_trains_or_draws() -> None:
 
 def test_data_stands_on_its_own() -> None:
     for path in (SOURCE / "data").rglob("*.py"):
-        floors = {n.split(".")[1] for n in imported(path) if n.startswith("coattend.")}
+        floors = {n.split(".")[1] for n in imported(path) if n.startswith("coattend.")} - GROUND
         assert floors <= {"data", "groups"}, path.name

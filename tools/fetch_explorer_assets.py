@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from coattend.models.files import write_atomically
+from coattend._files import write_atomically
 
 VENDOR = Path(__file__).parents[1] / "src" / "coattend" / "report" / "explorer" / "vendor"
 

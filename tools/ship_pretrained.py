@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from coattend._files import write_atomically
 from coattend.export import Certificate, export_safetensors
 from coattend.models import create_model, model_entry
-from coattend.models.files import write_atomically
 from coattend.models.pretrained import WEIGHTS, file_stem
 from coattend.train import RunFolder
 from coattend.train.ledger import read_results

@@ -12,9 +12,10 @@ import torch
 import tyro
 
 from coattend import data as datasets
+from coattend._terminal import console, say
+from coattend._words import missing
 from coattend.data.fitting import Fit
 from coattend.export import export_file
-from coattend.extras import missing
 from coattend.report import (
     check_network,
     comparison_table,
@@ -25,7 +26,6 @@ from coattend.report import (
     reproduction_table,
     working,
 )
-from coattend.terminal import console, say
 from coattend.version import __version__
 
 # The training verbs import coattend.train themselves: it loads Lightning Fabric, which takes seconds.
@@ -462,7 +462,7 @@ def restrict(
         seed: Seed of the fine-tuning.
         overwrite: Replace a file that is there already.
     """
-    from coattend.export.target import check_target
+    from coattend._files import check_target
     from coattend.report.figures import save
     from coattend.restrict import contribution_figure, restrict_trained, restriction_table
 

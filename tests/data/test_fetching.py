@@ -226,5 +226,5 @@ def test_what_a_killed_writer_left_is_cleared(
 
 def test_mini_needs_no_fetching_and_unknown_names_get_the_nearest(folder: Path) -> None:
     assert fetch("mini") == MINI_FILE
-    with pytest.raises(DataError, match=r"unknown data set 'cifar' \(did you mean 'cifar10'\?\)"):
+    with pytest.raises(DataError, match=r"unknown data set 'cifar' \(did you mean cifar10\?\)"):
         fetch("cifar")

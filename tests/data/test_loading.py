@@ -21,7 +21,7 @@ def test_a_missing_set_names_the_command_and_the_folder(folder: Path, name: str)
 
 def test_unknown_names_and_paths(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"unknown data set 'rotated_mnist' \(did you mean 'rotated-mnist'\?\); there are"
+        DataError, match=r"unknown data set 'rotated_mnist' \(did you mean rotated-mnist or mnist\?\); there are"
     ):
         load_data("rotated_mnist")
     with pytest.raises(DataError, match="unknown data set 'xxx"):

@@ -160,7 +160,7 @@ def test_wrong_use_is_told() -> None:
         call = getattr(make_preprocessing(["scalar"]), wanted)
         with pytest.raises(ValueError, match=rf"Preprocessing.{wanted} comes after fit"):
             call(images()) if wanted == "apply" else call()
-    with pytest.raises(ValueError, match=r"unknown preprocessing step 'scaler' \(did you mean 'scalar'\?\)"):
+    with pytest.raises(ValueError, match=r"unknown preprocessing step 'scaler' \(did you mean scalar\?\)"):
         make_preprocessing(["scaler"])
     for name in ("zca0", "clip101", "gcn0.0"):
         with pytest.raises(ValueError, match="expects a positive number"):

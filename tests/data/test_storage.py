@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coattend.data import DataError, Dataset, Split, data_folder, load_data
-from coattend.data.storage import atomic_writer, read_dataset, save_dataset, stored_provenance
+from coattend.data.storage import read_dataset, save_dataset, stored_provenance
 
 
 def dataset(seed: int = 0) -> Dataset:
@@ -66,21 +66,6 @@ def test_content_changed_under_valid_zip_checksums_is_refused(tmp_path: Path) ->
     np.savez(path, **arrays)
     with pytest.raises(DataError, match="does not match the sha256"):
         read_dataset(path, "d", "make it anew")
-
-
-def test_a_failing_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-
-    def fail() -> None:
-        with atomic_writer(path) as file:
-            file.write(b"half of the n")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_the_data_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from coattend._files import check_target
+from coattend._terminal import console
 from coattend.bench.growth import growth
 from coattend.bench.lines import Setting, measured_lines
 from coattend.bench.results import plot, table, write_csv
-from coattend.export.target import check_target
-from coattend.terminal import console
 
 
 def run_benchmarks(

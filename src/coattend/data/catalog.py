@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coattend._words import did_you_mean
 from coattend.data import cifar10, mnist, rotated_mnist
 from coattend.data.dataset import DataError, Dataset
 from coattend.data.sources import NpmPackage, PipPackage, Source, Web
@@ -88,9 +88,7 @@ def get_entry(name: str) -> Entry:
 
 def unknown(name: str, known: Sequence[str], what: str = "data set") -> str:
     """The message for a name that does not exist, with the nearest that does."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    meant = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"unknown {what} {name!r}{meant}; there are {', '.join(known)}."
+    return f"unknown {what} {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}."
 
 
 def check_names(function: str, steps: object) -> None:

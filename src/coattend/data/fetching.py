@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from coattend._files import remove_unfinished
 from coattend.data import rotated_mnist
 from coattend.data.catalog import ENTRIES, MINI, MINI_FILE, Entry, get_entry
 from coattend.data.dataset import DataError, Dataset
 from coattend.data.download import PART, Progress, SourceError
 from coattend.data.mnist import whole_pool
-from coattend.data.storage import TEMPORARY, data_folder, read_dataset, save_dataset
+from coattend.data.storage import data_folder, read_dataset, save_dataset
 
 
 def fetch(name: str, folder: Path | None = None, *, progress: Progress | None = None) -> Path:
@@ -47,7 +48,7 @@ def substitute(name: str, path: Path) -> str | None:
 
 def _fetched(entry: Entry, folder: Path, progress: Progress, tried: list[str]) -> Path | None:
     original, generated = entry.original(folder), entry.generated(folder)
-    with _alone(folder / entry.name):
+    with _alone(entry, folder):
         if _is_sound(original, entry):
             return original
         dataset = entry.read_files(entry.places(folder))
@@ -123,8 +124,9 @@ def _remove_all_but_parts(incoming: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def _alone(entry: Entry, folder: Path) -> Iterator[None]:
     """Let other processes that fetch the same wait, and clear away what a killed one was writing."""
+    home = folder / entry.name
     home.mkdir(parents=True, exist_ok=True)
     with open(home / ".lock", "w") as lock:
         if sys.platform != "win32":
@@ -133,8 +135,7 @@ def _alone(home: Path) -> Iterator[None]:
             # Some network file systems cannot lock; two fetches at once then cost time, as all content is verified.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
-        for leftover in home.glob(f".*{TEMPORARY}"):
-            leftover.unlink(missing_ok=True)
+        remove_unfinished(home, [path.name for path in (entry.original(folder), entry.generated(folder))])
         yield
 
 

@@ -6,15 +6,13 @@ import hashlib
 import lzma
 import math
 import os
-import secrets
-import sys
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +20,9 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coattend._files import atomic_writer, cache_dir
 from coattend.data.dataset import DataError, Dataset, Split
 
-TEMPORARY = ".tmp"
 SPLITS = ("train", "valid", "test")
 ARRAYS = 100  # in one file; an honest one has nine at most
 PACKED = 100  # times its own length that a file may unpack to, once that is more than
@@ -49,27 +47,7 @@ def data_folder() -> Path:
     chosen = os.environ.get("COATTEND_DATA")
     if chosen:
         return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "coattend"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "coattend"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coattend"
-
-
-@contextmanager
-def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    return cache_dir()
 
 
 def save_dataset(dataset: Dataset, path: Path, *, compressed: bool = False) -> None:
@@ -79,6 +57,7 @@ def save_dataset(dataset: Dataset, path: Path, *, compressed: bool = False) -> N
         arrays[f"{split}_images"] = part.images.numpy()
         arrays[f"{split}_labels"] = part.labels.numpy()
     facts = {"classes": np.array(dataset.classes), "provenance": np.array(dataset.provenance)}
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_writer(path) as file:
         write: Any = np.savez_compressed if compressed else np.savez
         write(file, **arrays, **facts, sha256=np.array(_digest(arrays)))

@@ -10,15 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from coattend._files import check_target, write_whole
 from coattend.export.archive import archive_digest, certified_archive
 from coattend.export.certificate import Certificate
 from coattend.export.freeze import freeze, frozen_with_outputs
 from coattend.export.graph import Builder
 from coattend.export.measurement import Line, Run, certify, checked_group, compared, digest_of
 from coattend.export.shapes import image_shape_of
-from coattend.export.target import check_target
 from coattend.models import load_model, read_model_file
-from coattend.models.files import model_file_content, write_whole
+from coattend.models.files import model_file_content
 
 CERTIFICATE = "certificate"
 

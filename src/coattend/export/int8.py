@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from coattend._files import check_target, write_whole
 from coattend.equivariance import equivariance_error
 from coattend.export.certificate import Certificate
 from coattend.export.measurement import Run, as_module, checked_group
 from coattend.export.onnx import IMAGES, onnx_model, runner, sealed
 from coattend.export.shapes import image_shape_of
-from coattend.export.target import check_target
 from coattend.models import EquivariantNetwork
-from coattend.models.files import write_whole
 
 if TYPE_CHECKING:
     import onnx

@@ -16,14 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from coattend._files import check_target, write_whole
+from coattend._words import install
 from coattend.export.certificate import KEY, Certificate
 from coattend.export.freeze import frozen_with_outputs
 from coattend.export.graph import Builder
 from coattend.export.measurement import Line, Run, certify, compared, digest_of
 from coattend.export.shapes import image_shape_of
-from coattend.export.target import check_target
-from coattend.extras import install
-from coattend.models.files import write_whole
 
 if TYPE_CHECKING:
     import onnx

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from coattend._files import check_target
 from coattend.data import load_data
 from coattend.export.certificate import Certificate
 from coattend.export.formats import export_frozen, export_pt2, export_safetensors
 from coattend.export.int8 import export_int8
 from coattend.export.onnx import export_onnx
-from coattend.export.target import check_target
 from coattend.models import EquivariantNetwork, load_model, read_model_file
 from coattend.models.classifier import load_trained, recipe_of, weights_file
 from coattend.nn import CoAttention

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import torch
 
+from coattend._files import cache_dir
+
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
 INSTRUCTION_SETS = {"AVX2": ("-mavx2", "-mfma"), "AVX512": ("-mavx2", "-mfma")}  # wider registers are untried
@@ -43,12 +45,8 @@ def kernels(rebuild: bool = False) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where built kernels are kept."""
-    try:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError as reason:
-        raise OSError("there is no home folder to keep it in; set XDG_CACHE_HOME") from reason
-    return Path(cache) / "coattend" / "kernels"
+    """Return the folder of compiled kernels."""
+    return cache_dir() / "kernels"
 
 
 def _built(folder: Path, prefix: str, command: list[str]) -> Path:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coattend._files import checked_path
 from coattend.data import Preprocessing, make_preprocessing
 from coattend.data.fitting import Fit
 from coattend.models import hub
-from coattend.models.files import checked_path, load_model, read_model_file
+from coattend.models.files import load_model, read_model_file
 from coattend.models.network import EquivariantNetwork
 from coattend.models.records import RunError, damaged, read_header, read_header_recipe
 from coattend.nn import evaluating

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import operator
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from coattend._files import checked_path, write_whole
 from coattend.models import hub
 from coattend.models.container import Stored, packed, read_header, read_tensors, require_finite
 from coattend.models.fit import differences, foreign_types, require_same_function
@@ -205,42 +205,3 @@ def _image_shape(path: Path, metadata: Mapping[str, str]) -> tuple[int, int, int
         shown = metadata["image_shape"][:40]
         raise ValueError(f"the header of {path} gives {shown!r} as image_shape; the file is damaged.") from error
     return channels, height, width
-
-
-def checked_path(path: str | Path) -> Path:
-    """A path, not something else."""
-    if not isinstance(path, (str, os.PathLike)) or "\0" in str(path):
-        raise ValueError(f"expected the path of a file, got {path!r}.")
-    return Path(path)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write in one piece, with an error that names the path; a failure leaves what was there before."""
-    if os.path.isdir(path):
-        raise ValueError(f"{path} is a folder; expected the name of the file to write.")
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def unwritable(path: Path, error: OSError) -> ValueError:
-    """What is said where a file cannot be written."""
-    return ValueError(f"cannot write {path}: {error.strerror}; choose another place.")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file in one piece: a reader, or a crash, sees the old content or the new, never half of it."""
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent} to write {path.name} into; make it first.")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

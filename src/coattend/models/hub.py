@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from coattend.extras import install
+from coattend._words import install
 
 SCHEME = "hf://"
 WEIGHTS, CARD = "model.safetensors", "README.md"

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coattend._files import write_atomically
 from coattend.data import DataError
 from coattend.data.fitting import fitted, recoloured
 from coattend.data.image_files import read_image, sorted_images
 from coattend.models.classifier import Prediction, TrainedNetwork
-from coattend.models.files import write_atomically
 from coattend.models.records import RunError
 
 

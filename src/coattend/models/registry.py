@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from coattend._words import did_you_mean
 from coattend.models.network import EquivariantNetwork, FeatureBackbone
 from coattend.models.options import usual_options, verified_options
 from coattend.models.pretrained import load_pretrained
@@ -36,7 +36,7 @@ def model_entry(name: str) -> ModelEntry:
     name = name.partition(":")[0]
     if name not in ENTRIES:
         raise ValueError(
-            f"unknown model {name!r}{_nearest(name, ENTRIES)}; `coattend models` lists all {len(ENTRIES)}."
+            f"unknown model {name!r}{did_you_mean(name, ENTRIES)}; `coattend models` lists all {len(ENTRIES)}."
         )
     return ENTRIES[name]
 
@@ -82,9 +82,8 @@ def build_network(name: str, options: Mapping[str, Any]) -> EquivariantNetwork:
     known = [*usual_options(entry), "relative"]
     for option in options:
         if option not in known:
-            raise ValueError(
-                f"{entry.name} has no option {option!r}{_nearest(option, known)}; its options are {', '.join(known)}."
-            )
+            hint = did_you_mean(option, known)
+            raise ValueError(f"{entry.name} has no option {option!r}{hint}; its options are {', '.join(known)}.")
     verified = verified_options(entry, options)
     relative = verified.pop("relative", None)
     try:
@@ -141,8 +140,3 @@ def _parsed(value: str) -> Any:
         except ValueError:
             continue
     return value
-
-
-def _nearest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
-    return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -14,10 +14,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from coattend._terminal import console
 from coattend.data import Available
 from coattend.groups import FiniteGroup
 from coattend.models import ModelEntry, create_model, list_models, model_entry
-from coattend.terminal import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coattend.extras import install
-from coattend.models.files import write_atomically
+from coattend._files import write_atomically
+from coattend._words import install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

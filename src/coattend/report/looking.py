@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from coattend._files import make_folder
 from coattend.data.fitting import Fit, fitted, recoloured
 from coattend.data.image_files import read_image
-from coattend.export.target import make_folder
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, model_entry
 from coattend.models.classifier import TrainedNetwork, load_trained

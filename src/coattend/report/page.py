@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coattend._files import check_target, make_folder, write_whole
 from coattend.data import DataError, Dataset, load_data
 from coattend.equivariance import equivariance_error
-from coattend.export.target import check_target, make_folder
 from coattend.models.classifier import TrainedNetwork, load_trained
-from coattend.models.files import write_whole
 from coattend.report import sections
 from coattend.report.angles import affordable_images, error_by_angle, repeats
 from coattend.report.attention import posing_group

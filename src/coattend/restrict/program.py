@@ -12,11 +12,11 @@ from pathlib import Path
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from coattend._files import check_target
 from coattend.cooccurrence import Measure, Probe, choose_poses, contributions, operations
 from coattend.data import Dataset, Split, load_data
 from coattend.equivariance import equivariance_error
 from coattend.export import export_safetensors
-from coattend.export.target import check_target
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, read_model_file, save_model
 from coattend.models.classifier import TrainedNetwork, recipe_of, weights_file

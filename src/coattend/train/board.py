@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from coattend.terminal import console
+from coattend._terminal import console
 
 
 class Board:

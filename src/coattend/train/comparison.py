@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from coattend.models.files import write_atomically
+from coattend._files import write_atomically
+from coattend._terminal import say
 from coattend.models.records import damaged
-from coattend.terminal import say
 from coattend.train.loop import train
 from coattend.train.outcome import headline
 from coattend.train.processes import is_first

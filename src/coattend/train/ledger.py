@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from coattend._files import write_atomically
 from coattend.models import list_models, model_entry
-from coattend.models.files import write_atomically
 from coattend.train.comparison import over_images, over_seeds, wrong_images
 from coattend.train.cost import gpu_hours
 from coattend.train.identity import is_named

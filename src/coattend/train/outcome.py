@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from coattend._files import write_atomically
 from coattend.data import Dataset, Preprocessing
 from coattend.models import EquivariantNetwork, save_model
-from coattend.models.files import write_atomically
 from coattend.train.evaluate import Evaluation
 from coattend.train.recipe import Recipe
 from coattend.train.run_folder import RunFolder

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from coattend.terminal import console
+from coattend._terminal import console
 
 FIGURES = 60  # columns for all but the title: a short bar, epoch, loss, speed and the time left
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import types
@@ -10,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from coattend._words import did_you_mean
 from coattend.data.fitting import Fit
 
 Optimizer = Literal["adam", "adamw", "sgd", "nesterov"]
@@ -152,8 +152,7 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         if not equals:
             raise ValueError(f"--set expects field=value, got {setting!r}.")
         if key not in FIELDS:
-            close = difflib.get_close_matches(key, FIELDS, n=3, cutoff=0.4)
-            hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+            hint = did_you_mean(key, FIELDS)
             raise ValueError(f"a recipe has no field {key!r}{hint}; its fields are {', '.join(FIELDS)}.")
         values[key] = _parsed(key, text, hints[key])
     own, kept = settings_of(recipe.name)[0], tuple(texts[key] for key in sorted(texts))

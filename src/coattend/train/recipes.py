@@ -7,9 +7,9 @@ of the paper's first author. DC, DT: the DREN authors' Caffe and TensorFlow code
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 
+from coattend._words import did_you_mean
 from coattend.models import list_models, model_entry
 from coattend.train.recipe import Recipe
 
@@ -170,7 +170,5 @@ def get_recipe(name: str, model: str | None = None, data: str | None = None) -> 
     if name == "paper" and model is None:
         raise ValueError("every network has its own recipe called paper; pass the model's name too.")
     if name not in named:
-        close = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.3)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(f"unknown recipe {name!r}{hint}; there are {', '.join(NAMES)}.")
+        raise ValueError(f"unknown recipe {name!r}{did_you_mean(name, NAMES)}; there are {', '.join(NAMES)}.")
     return named[name] if data is None else replace(named[name], data=data)

@@ -19,9 +19,9 @@ import filelock
 import numpy as np
 import torch
 
+from coattend._files import remove_unfinished, write_atomically
 from coattend.data import Dataset
 from coattend.models.classifier import BEST, LAST
-from coattend.models.files import write_atomically
 from coattend.models.records import RunError as RunError
 from coattend.train.checkpoint import checkpoint_content, read_checkpoint
 from coattend.train.identity import data_digest, differences
@@ -31,7 +31,6 @@ from coattend.version import __version__
 
 FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST,
          "predictions.npz")  # fmt: skip
-HALF_WRITTEN = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.\w{{8}}")  # as write_atomically names them
 LONGEST = 120  # bytes of a folder's name that is made of other names; file systems allow 255
 WALL_CLOCK = ("seconds", "images_per_second", "time")  # the fields that may differ between two equal runs
 PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
@@ -126,9 +125,7 @@ class RunFolder:
             ) from None
         except OSError as error:
             raise RunError(f"cannot write into {self.path}: {error.strerror}; choose another --folder.") from error
-        for path in self.path.glob(".*"):
-            if HALF_WRITTEN.fullmatch(path.name) and path.is_file() and not path.is_symlink():
-                path.unlink()  # left by a process that was killed while it wrote
+        remove_unfinished(self.path, FILES)
         return lock
 
     def check_same(self, model: str, recipe: Recipe, seed: int, data: Dataset | None) -> None:

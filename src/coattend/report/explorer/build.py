@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from coattend._files import check_target, write_whole
 from coattend.data import Preprocessing, load_data
 from coattend.data.preprocessing_steps import Clip, Standardise
 from coattend.export.onnx import onnx_model
-from coattend.export.target import check_target
 from coattend.models import EquivariantNetwork, ModelEntry, model_entry
 from coattend.models.classifier import TrainedNetwork, load_trained
-from coattend.models.files import write_whole
 from coattend.models.pretrained import pretrained_file
 from coattend.nn import SliceCoAttentiveConv2d, evaluating
 from coattend.version import __version__

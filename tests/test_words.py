@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coattend.extras import EXTRAS, missing
+from coattend._words import EXTRAS, missing
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 VERBS = {

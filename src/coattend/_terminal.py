@@ -1,4 +1,4 @@
-"""Printing to the terminal: every text appears as it is."""
+"""The terminal: text is printed as it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.console import Console
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Make a console without markup: names of files, classes and networks may contain square brackets and colons."""
+    """Return a console without markup: names of files, classes and networks may contain square brackets and colons."""
     return Console(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
 
 
