@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.utils import prune
 
 import coattend as ca
-from coattend.models import files, read_model_file
-from tests.models.test_files import content_of
+from coattend.models import read_model_file, serialization
+from tests.models.test_serialization import content_of
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_hostile_options_are_refused_before_the_network_is_built(
         raise AssertionError("built before the tensors were compared")
 
     rewritten(saved, options=options)
-    monkeypatch.setattr(files, "build_network", built, raising=False)
+    monkeypatch.setattr(serialization, "build_network", built, raising=False)
     with pytest.raises(ValueError, match=r"m\.safetensors .*The file is damaged"):
         ca.load_model(saved)
 

@@ -18,7 +18,7 @@ from coattend.export.graph import Builder
 from coattend.export.measurement import Line, Run, certify, checked_group, compared, digest_of
 from coattend.export.shapes import image_shape_of
 from coattend.models import load_model, read_model_file
-from coattend.models.files import model_file_content
+from coattend.models.serialization import model_file_content
 
 CERTIFICATE = "certificate"
 

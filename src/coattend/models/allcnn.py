@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from coattend.groups import FiniteGroup
+from coattend.models.blocks import Attention, Downsample, Position, Style
 from coattend.models.network import EquivariantNetwork, named, pooled
-from coattend.models.style import Attention, Downsample, Position, Style
 from coattend.nn.attention import Structure
 
 

@@ -13,9 +13,9 @@ from coattend._files import checked_path
 from coattend.data import Preprocessing, make_preprocessing
 from coattend.data.fitting import Fit
 from coattend.models import hub
-from coattend.models.files import load_model, read_model_file
 from coattend.models.network import EquivariantNetwork
 from coattend.models.records import RunError, damaged, read_header, read_header_recipe
+from coattend.models.serialization import load_model, read_model_file
 from coattend.nn import evaluating
 
 BEST, LAST = "best.safetensors", "last.safetensors"  # of a run: the epoch chosen on validation, and the last

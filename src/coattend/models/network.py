@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
-from coattend.models.style import Style
+from coattend.models.blocks import Style
 from coattend.nn import GroupPool, Relative, restrict, restricted_poses
 
 

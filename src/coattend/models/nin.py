@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from coattend.groups import FiniteGroup
+from coattend.models.blocks import Attention, Position, Style
 from coattend.models.network import EquivariantNetwork, named, pooled
-from coattend.models.style import Attention, Position, Style
 from coattend.nn import GroupDropout2d, SpatialAvgPool2d, SpatialMaxPool2d
 from coattend.nn.attention import Structure
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coattend.groups import FiniteGroup, get_group
-from coattend.models.table1 import ModelEntry
+from coattend.models.zoo import ModelEntry
 
 Number = (int, float, np.integer, np.floating)
 MOST_CHANNELS = 2**20

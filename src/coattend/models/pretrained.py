@@ -10,7 +10,7 @@ from typing import Any
 from coattend.groups import FiniteGroup, get_group
 from coattend.models.network import EquivariantNetwork
 from coattend.models.options import usual_options
-from coattend.models.table1 import ENTRIES, ModelEntry
+from coattend.models.zoo import ENTRIES, ModelEntry
 
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -22,7 +22,10 @@ def list_pretrained(data: str = "*") -> list[tuple[str, str]]:
 
 def load_pretrained(model: EquivariantNetwork, data: str) -> None:
     """Load the weights that the network got by training on a data set; with other classes, those of its stages."""
-    from coattend.models.files import load_model, read_model_file  # which build networks by name, so they stand above
+    from coattend.models.serialization import (  # which build networks by name, so they stand above
+        load_model,
+        read_model_file,
+    )
 
     assert model.config is not None
     entry, options = ENTRIES[model.config["model"]], model.config["options"]

@@ -15,7 +15,7 @@ from coattend._words import did_you_mean
 from coattend.models.network import EquivariantNetwork, FeatureBackbone
 from coattend.models.options import usual_options, verified_options
 from coattend.models.pretrained import load_pretrained
-from coattend.models.table1 import ENTRIES, ModelEntry
+from coattend.models.zoo import ENTRIES, ModelEntry
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
+from coattend.models.blocks import Attention, Downsample, Position, Style, stage_widths
 from coattend.models.network import EquivariantNetwork, named, pooled
-from coattend.models.style import Attention, Downsample, Position, Style, stage_widths
 from coattend.nn.attention import Structure
 
 

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 from torch import nn
 
 from coattend.groups import FiniteGroup
+from coattend.models.blocks import Attention, Position, Style
 from coattend.models.network import EquivariantNetwork, named, pooled
-from coattend.models.style import Attention, Position, Style
 from coattend.nn import SpatialMaxPool2d
 from coattend.nn.attention import Structure
 
