@@ -28,7 +28,7 @@ from coattend.cooccurrence import Probe, choose_poses, contributions, operations
 from coattend.data import load_data
 from coattend.models import EquivariantNetwork
 from coattend.nn import estimate_norm_statistics, group_convolutions
-from coattend.report.figures import COLOURS, STYLES, drawing, save
+from coattend.report.style import COLOURS, STYLES, drawing, save
 from coattend.restrict.fine_tuning import fine_tune
 from coattend.restrict.program import examples
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train

@@ -18,9 +18,8 @@ from typing import Any
 
 from coattend._files import write_atomically
 from coattend.data import load_data
-from coattend.report.angles import ANGLES, error_by_angle
-from coattend.report.curves import angle_figure
-from coattend.report.figures import save
+from coattend.report.curves import ANGLES, angle_figure, error_by_angle
+from coattend.report.style import save
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.comparison import over_seeds
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from coattend.models import list_models, model_entry
 from coattend.report.curves import learning_figure
-from coattend.report.figures import save
+from coattend.report.style import save
 from coattend.train.ledger import read_results
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"

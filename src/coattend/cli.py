@@ -360,7 +360,7 @@ def attend(
         image: An image file; colour and size are brought to what the network was trained on.
         to: The folder for the pictures, PNG and SVG.
     """
-    from coattend.report.looking import attend as attend_to
+    from coattend.report.attend import attend as attend_to
 
     with working(f"looking at {image}"):
         for line in attend_to(file, image, to):
@@ -463,7 +463,7 @@ def restrict(
         overwrite: Replace a file that is there already.
     """
     from coattend._files import check_target
-    from coattend.report.figures import save
+    from coattend.report.style import save
     from coattend.restrict import contribution_figure, restrict_trained, restriction_table
 
     if picture is not None:

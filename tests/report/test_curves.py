@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coattend.report.angles import ANGLES
-from coattend.report.curves import angle_figure, is_logarithmic, learning_figure
-from coattend.report.figures import save, svg
+from coattend.report.curves import ANGLES, angle_figure, is_logarithmic, learning_figure
+from coattend.report.style import save, svg
 
 pytest.importorskip("matplotlib")
 

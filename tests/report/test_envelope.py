@@ -7,10 +7,10 @@ import torch
 import coattend as ca
 from coattend.groups.action import transform_image
 from coattend.report import co_occurrence
-from coattend.report.attention import layer_views
 from coattend.report.envelope import envelope_figure
-from coattend.report.figures import svg
-from tests.report.test_attention import network
+from coattend.report.style import svg
+from coattend.report.views import layer_views
+from tests.report.test_views import network
 
 
 @pytest.mark.parametrize(("name", "attention"), [("C4", "output"), ("C4", "slice"), ("D4", "output")])

@@ -13,7 +13,7 @@ from coattend import cli
 from coattend.cooccurrence import operations
 from coattend.export import check_certificate
 from coattend.nn import group_convolutions, restricted_poses
-from coattend.report.figures import save
+from coattend.report.style import save
 from coattend.restrict import contribution_figure, fine_tune, restrict_trained, restriction_table
 from coattend.train import Recipe, load_trained
 from coattend.train.batches import Examples

@@ -1,6 +1,6 @@
 """What people look at: tables, curves, pictures and pages."""
 
-from coattend.report.checking import check_network as check_network
+from coattend.report.check import check_network as check_network
 from coattend.report.console import comparison_table as comparison_table
 from coattend.report.console import data_table as data_table
 from coattend.report.console import equivariance_table as equivariance_table

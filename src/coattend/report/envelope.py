@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
-from coattend.report.attention import LayerView, contrast, layer_views, pose_angle, pose_name
-from coattend.report.figures import COLOURS, INK, drawing
+from coattend.report.style import COLOURS, INK, drawing
+from coattend.report.views import LayerView, contrast, layer_views, pose_angle, pose_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ class Envelope:
 def co_occurrence(model: nn.Module, images: Tensor) -> dict[str, Envelope]:
     """The envelope of every layer that has more than one pose, on images (n, channels, height, width) as it takes them.
 
-    Layers are those of :func:`coattend.report.attention.layer_views`.
+    Layers are those of :func:`coattend.report.views.layer_views`.
     """
     if images.ndim != 4 or not len(images):
         raise ValueError(

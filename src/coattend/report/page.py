@@ -15,14 +15,20 @@ from coattend.data import DataError, Dataset, load_data
 from coattend.equivariance import equivariance_error
 from coattend.models.classifier import TrainedNetwork, load_trained
 from coattend.report import sections
-from coattend.report.angles import affordable_images, error_by_angle, repeats
-from coattend.report.attention import posing_group
-from coattend.report.curves import angle_figure, is_logarithmic, learning_figure
+from coattend.report.attend import look
+from coattend.report.curves import (
+    affordable_images,
+    angle_figure,
+    error_by_angle,
+    is_logarithmic,
+    learning_figure,
+    repeats,
+)
 from coattend.report.envelope import Envelope, co_occurrence, envelope_figure
-from coattend.report.figures import PlottingError, inline_svg, save
-from coattend.report.looking import look
-from coattend.report.matrices import attention_layers, matrices_figure
+from coattend.report.matrix_figure import attention_layers, matrices_figure
 from coattend.report.runs import Contest, Run, common_folder, contests, find_runs
+from coattend.report.style import PlottingError, inline_svg, save
+from coattend.report.views import posing_group
 from coattend.train.run_folder import RunError
 from coattend.version import __version__
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coattend.groups import FiniteGroup
-from coattend.report.attention import pose_name
 from coattend.report.envelope import Envelope
 from coattend.report.runs import Contest, Contestant, Run
+from coattend.report.views import pose_name
 from coattend.train.recipe import FIELDS
 
 PROTOCOLS = {"valid": "of the epoch chosen on the validation images", "last": "of the last epoch"}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coattend.groups import FiniteGroup
-from coattend.report.figures import COLOURS, drawing
+from coattend.report.style import COLOURS, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

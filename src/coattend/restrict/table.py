@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from coattend.report.attention import pose_name
+from coattend.report.views import pose_name
 from coattend.restrict.picture import short_name
 from coattend.restrict.program import Look, Restriction
 

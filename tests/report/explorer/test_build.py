@@ -22,7 +22,7 @@ from coattend.data import load_data, make_preprocessing
 from coattend.models.classifier import TrainedNetwork
 from coattend.report.explorer import build
 from coattend.report.explorer.serve import address, page_server
-from tests.report.stand_ins import save_as_trained
+from tests.report.fakes import save_as_trained
 
 
 def trained(model: str = "p4cnn:width=2", shape: tuple[int, int, int] = (1, 28, 28)) -> TrainedNetwork:

@@ -23,7 +23,7 @@ from coattend.nn import estimate_norm_statistics
 from coattend.report.explorer.build import FIRST
 from coattend.report.explorer.serve import page_server
 from tests.report.conftest import Opened
-from tests.report.stand_ins import save_as_trained
+from tests.report.fakes import save_as_trained
 
 SIDE = 28
 MODELS = {

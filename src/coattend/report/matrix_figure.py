@@ -9,9 +9,9 @@ from torch import nn
 
 from coattend.groups import FiniteGroup
 from coattend.nn import CoAttention
-from coattend.report.attention import pose_name
-from coattend.report.figures import SIGNED, bare, drawing
-from coattend.report.pictures import mosaic, mosaic_centres
+from coattend.report.attention_figure import mosaic, mosaic_centres
+from coattend.report.style import SIGNED, bare, drawing
+from coattend.report.views import pose_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,12 +12,12 @@ import torch
 from coattend.data import load_data, make_preprocessing
 from coattend.models import create_model
 from coattend.models.classifier import TrainedNetwork
-from coattend.report.figures import save
-from coattend.report.looking import attend, fitted_image, look, network_name
+from coattend.report.attend import attend, fitted_image, look, network_name
 from coattend.report.page import write_report
 from coattend.report.runs import find_runs
+from coattend.report.style import save
 from coattend.train import load_trained
-from tests.report.some_runs import ATTENTIVE, PLAIN, train_some
+from tests.report.runs import ATTENTIVE, PLAIN, train_some
 
 Image = pytest.importorskip("PIL.Image")
 SLICED = "a_p4cnn:width=2"

@@ -13,7 +13,7 @@ import pytest
 from coattend.data import load_data
 from coattend.report.page import write_report
 from coattend.train import compare
-from tests.report.some_runs import ATTENTIVE, CONVENTIONAL, train_some
+from tests.report.runs import ATTENTIVE, CONVENTIONAL, train_some
 
 TISSUE = ("Drüsen Gewebe", "Faser Bindegewebe", "dichte Zellkerne")
 

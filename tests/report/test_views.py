@@ -10,7 +10,8 @@ from torch import Tensor, nn
 import coattend as ca
 from coattend.groups.action import transform_image, transform_map
 from coattend.nn import CoAttention
-from coattend.report.attention import (
+from coattend.report.attention_figure import arrow_field, mosaic
+from coattend.report.views import (
     LayerView,
     brought_back,
     dominant_pose,
@@ -20,7 +21,6 @@ from coattend.report.attention import (
     pose_name,
     posed,
 )
-from coattend.report.pictures import arrow_field, mosaic
 
 
 def network(name: str, **options: object) -> nn.Module:

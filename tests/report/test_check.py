@@ -52,7 +52,7 @@ def test_run_folders_are_taken_too(tmp_path: Path) -> None:
 def test_a_network_of_nan_is_not_equivariant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = ca.create_model("p4cnn:width=2")
     network.stages[0].layer1.conv.weight.data[0, 0, 1, 1] = float("nan")
-    monkeypatch.setattr("coattend.report.checking.create_model", lambda name: network)
+    monkeypatch.setattr("coattend.report.check.create_model", lambda name: network)
     holds, text = checked("p4cnn:width=2")
     assert not holds
     assert "the outputs are not finite" in text

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coattend.groups import FiniteGroup
-from coattend.report.attention import LayerPicture, LayerView, dominant_pose, layer_picture, pose_name, posing_group
-from coattend.report.figures import AMOUNTS, RATIOS, bare, drawing
+from coattend.report.style import AMOUNTS, RATIOS, bare, drawing
+from coattend.report.views import LayerPicture, LayerView, dominant_pose, layer_picture, pose_name, posing_group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,10 @@ from coattend.data.image_files import read_image
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, model_entry
 from coattend.models.classifier import TrainedNetwork, load_trained
-from coattend.report.attention import LayerView, layer_views, posed, posing_group
-from coattend.report.figures import save
-from coattend.report.matrices import attention_layers, matrices_figure
-from coattend.report.pictures import attention_figure
+from coattend.report.attention_figure import attention_figure
+from coattend.report.matrix_figure import attention_layers, matrices_figure
+from coattend.report.style import save
+from coattend.report.views import LayerView, layer_views, posed, posing_group
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,12 +19,12 @@ from coattend.data import load_data
 from coattend.data.augmentation import turned_batch
 from coattend.nn import evaluating
 from coattend.report import co_occurrence
-from coattend.report.angles import ANGLES, error_by_angle, repeats
+from coattend.report.curves import ANGLES, error_by_angle, repeats
 from coattend.report.page import write_report
 from coattend.report.runs import contests, find_runs
 from coattend.train import RunFolder, headline, load_trained
 from coattend.train.comparison import difference
-from tests.report.some_runs import ATTENTIVE, CONVENTIONAL, PLAIN, Tables, train_some
+from tests.report.runs import ATTENTIVE, CONVENTIONAL, PLAIN, Tables, train_some
 
 
 @pytest.fixture(scope="module")
