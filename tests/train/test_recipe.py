@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import coattend as ca
-from coattend.train import PAPER, Recipe, changed, get_recipe
+from coattend import train
+from coattend.train import PAPER, Recipe, changed, get_recipe, recipes
 
 
 def test_fields_change_by_name_and_the_name_tells() -> None:
@@ -137,3 +141,25 @@ def test_quick_and_house_need_no_model() -> None:
     assert get_recipe("house", data="mini").data == "mini"
     with pytest.raises(ValueError, match="every network has its own recipe called paper; pass the model's name too"):
         get_recipe("paper")
+
+
+def test_a_network_may_bring_fields_and_need_not_be_in_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = SimpleNamespace(name="mine", recipe=("lr=0.5", "epochs=7"))
+    monkeypatch.setattr(recipes, "model_entry", lambda model: entry)
+    recipe = get_recipe("quick", "mine")
+    assert (recipe.lr, recipe.epochs) == (0.5, 7)
+    assert (recipe.name, recipe.settings) == ("quick", ())  # the same command gives them again
+    assert changed(recipe, ["epochs=2"]).settings == ("epochs=2",)
+    assert get_recipe("quick").epochs != 7
+    with pytest.raises(ValueError, match="mine is not in Table 1 of the paper, so it has no paper recipe; use quick"):
+        get_recipe("paper", "mine")
+
+
+def test_every_public_name_is_found_and_typed() -> None:
+    tree = ast.parse(Path(train.__file__).read_text())
+    typed = {alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed - {None} == set(dir(train))
+    for name in dir(train):
+        assert getattr(train, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'tarin'"):
+        _ = train.tarin

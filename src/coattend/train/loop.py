@@ -9,27 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from coattend.data import Dataset, load_data, make_augmentation
 from coattend.models import EquivariantNetwork, create_model, exactness_line, model_entry, read_model_file
 from coattend.nn import estimate_norm_statistics, group_convolutions, restricted_poses, synchronise_norms
-from coattend.train.batches import SEEDS, hash_seed, prepare, shuffled_batches
+from coattend.train.batches import SEEDS, prepare
 from coattend.train.board import Board
 from coattend.train.checkpoint import DAMAGE, damaged_checkpoint
-from coattend.train.divergence import check_loss, check_outcome, check_weights
+from coattend.train.divergence import check_outcome, check_weights
 from coattend.train.dropping import drop_poses, poses_due
 from coattend.train.evaluate import evaluate, network_error
 from coattend.train.identity import is_named, located
-from coattend.train.memory import keep_freed_memory
-from coattend.train.optimizer import make_optimizer, set_learning_rate
+from coattend.train.optimizer import make_optimizer
 from coattend.train.outcome import outcome, save_predictions, save_trained
-from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together, total
+from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
 from coattend.train.progress import TrainingProgress
 from coattend.train.recipe import Recipe
 from coattend.train.run_folder import RunFolder
+from coattend.train.step import train_epoch
 
 
 def train(
@@ -61,11 +60,9 @@ def train(
     with ExitStack() as stack:
         # -- processes, data, network: only the first process touches the run folder -----------------------------------
         fabric = launched_fabric(recipe, accelerator, devices, nodes)
-        rank, world, leads = fabric.global_rank, fabric.world_size, fabric.is_global_zero
+        leads = fabric.is_global_zero
         stack.enter_context(lost_processes_named())
         stack.enter_context(folder.writing())
-        if fabric.device.type == "cpu":
-            keep_freed_memory()
 
         def finished(data: Dataset | None) -> dict[str, Any] | None:
             result = folder.result
@@ -82,10 +79,10 @@ def train(
         if (result := by_first(fabric, lambda: finished(data))) is not None:
             return result
         prepared = together(fabric, lambda: prepare(data, recipe, fabric.device))
-        augment = make_augmentation(recipe.augmentation)
+        make_augmentation(recipe.augmentation)  # refuses unknown steps before anything is written
         torch.manual_seed(seed)
         network = together(fabric, lambda: build_network(model_name, data))
-        synchronise_norms(network, world > 1)
+        synchronise_norms(network, fabric.world_size > 1)
         parameters = count_parameters(network)
         together(fabric, lambda: stack.enter_context(folder.lock()) if leads else None)
         if (result := by_first(fabric, lambda: finished(data))) is not None:  # by a process that had the lock before
@@ -106,7 +103,6 @@ def train(
         progress.say(data.summary())
         progress.say(by_first(fabric, lambda: exactness_line(network, data.image_shape[1:])))
         board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
-        steps_per_epoch = -(-len(prepared.train) // recipe.batch)
 
         for epoch in range(first_epoch, recipe.epochs):
             # -- learn -------------------------------------------------------------------------------------------------
@@ -116,33 +112,12 @@ def train(
                 drop_poses(network, plain_optimizer, prepared.train, keep)
                 model, optimizer = fabric.setup(network, plain_optimizer)
                 best = None  # a network of another shape
-            torch.manual_seed(hash_seed(seed, epoch, 1 + rank))
-            chance = torch.Generator(fabric.device).manual_seed(hash_seed(seed, epoch, 500 + rank))
-            model.train()
             losses.reset()
             accuracies.reset()
-            batches = shuffled_batches(prepared.train, recipe.batch, seed, epoch, rank, world)
-            for number, (images, labels, joint) in enumerate(batches):
-                step = epoch * steps_per_epoch + number
-                set_learning_rate(optimizer, recipe.learning_rate_factor(step, recipe.epochs * steps_per_epoch))
-                images = augment(images, chance)
-                logits = model(images)
-                summed = F.cross_entropy(
-                    logits.float(), labels, reduction="sum", label_smoothing=recipe.label_smoothing
-                )
-                loss = summed.item() / len(labels)
-                # The joint loss: all processes stop at the same step, as one would.
-                joint_loss = total(fabric, summed) / joint
-                check_loss(joint_loss, recipe, step, epoch, network, images)
-                optimizer.zero_grad(set_to_none=True)
-                # Gradients are averaged over processes: so weighted, they are those of the joint batch's mean loss.
-                fabric.backward(summed * world / joint)
-                if recipe.clip_gradients is not None:
-                    fabric.clip_gradients(model, optimizer, max_norm=recipe.clip_gradients)
-                optimizer.step()
-                losses.update(loss, len(labels))
-                accuracies.update(logits.detach(), labels)
-                progress.step(epoch, (number + 1) / steps_per_epoch, loss, recipe.batch)
+            for step in train_epoch(fabric, model, optimizer, prepared.train, recipe, seed, epoch):
+                losses.update(step.loss, len(step.labels))
+                accuracies.update(step.logits, step.labels)
+                progress.step(epoch, step.progress, step.loss, recipe.batch)
             check_weights(network, recipe, epoch)
             trained = time.perf_counter() - started
 

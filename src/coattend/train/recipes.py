@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coattend._words import did_you_mean
-from coattend.models import list_models, model_entry
-from coattend.train.recipe import Recipe
+from coattend.models import model_entry
+from coattend.train.recipe import Recipe, changed
 
 # Ours. For mini: 2,000 digits, a few minutes on two cores.
 QUICK = Recipe(
@@ -155,20 +155,32 @@ PAPER: dict[str, Recipe] = {
     "resnet20": RESNET20,
     **dict.fromkeys(("r_resnet20_x4", "a_r_resnet20_x4"), replace(RESNET20, weight_decay=2e-4)),
 }
-assert list(PAPER) == list_models()
 
-NAMES = ("quick", "house", "paper")
+SHARED = {"quick": QUICK, "house": HOUSE}
+NAMES = (*SHARED, "paper")
 
 
 def get_recipe(name: str, model: str | None = None, data: str | None = None) -> Recipe:
-    """A recipe by name; ``paper`` is the one of the model's row and needs it. ``data`` replaces the data set."""
+    """Return a recipe by name, with ``data`` in place of its dataset.
+
+    ``paper`` is the recipe of the model's row in Table 1 and needs the model. In the other recipes, a model may have
+    fields of its own (``recipe`` of its entry), which are no settings of the user: the same command gives them again.
+    """
     if not isinstance(name, str):
         raise ValueError(f"expected the name of a recipe, one of {', '.join(NAMES)}, got {name!r}.")
-    named = {"quick": QUICK, "house": HOUSE}
-    if model is not None:
-        named["paper"] = PAPER[model_entry(model).name]
-    if name == "paper" and model is None:
+    if name not in NAMES:
+        raise ValueError(f"unknown recipe {name!r}{did_you_mean(name, NAMES)}; available: {', '.join(NAMES)}.")
+    recipe = _paper_recipe(model) if name == "paper" else SHARED[name]
+    if model is not None and name != "paper":
+        fields = getattr(model_entry(model), "recipe", ())
+        recipe = replace(changed(recipe, fields), name=recipe.name, settings=recipe.settings)
+    return recipe if data is None else replace(recipe, data=data)
+
+
+def _paper_recipe(model: str | None) -> Recipe:
+    if model is None:
         raise ValueError("every network has its own recipe called paper; pass the model's name too.")
-    if name not in named:
-        raise ValueError(f"unknown recipe {name!r}{did_you_mean(name, NAMES)}; there are {', '.join(NAMES)}.")
-    return named[name] if data is None else replace(named[name], data=data)
+    name = model_entry(model).name
+    if name not in PAPER:
+        raise ValueError(f"{name} is not in Table 1 of the paper, so it has no paper recipe; use quick or house.")
+    return PAPER[name]
