@@ -31,8 +31,8 @@ check: setup
 
 bench: setup
 	$(BIN)/coattend bench
-	$(BIN)/python benchmarks/interpolation_error.py
-	$(BIN)/python benchmarks/structure_error.py
+	$(BIN)/python -m experiments.interpolation_error
+	$(BIN)/python -m experiments.structure_error
 
 clean:
 	rm -rf .venv

@@ -1,6 +1,6 @@
 """How long do loading and preprocessing take, and how much memory?
 
-    python benchmarks/data_loading.py
+    python -m benchmarks.data_loading
 
 Prints the table of docs/data.md, a row per task, each in a process of its own; needs `coattend data fetch` of
 rotated-mnist and cifar10.

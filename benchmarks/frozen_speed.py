@@ -1,6 +1,6 @@
 """What freezing brings: inference of frozen networks against the unfrozen ones, and of p4-CNN against plain conv2d.
 
-    python benchmarks/frozen_speed.py [--rounds 30] [--batch 32] [--csv FILE] [NAME...]
+    python -m benchmarks.frozen_speed [--rounds 30] [--batch 32] [--csv FILE] [NAME...]
 
 Ratios of interleaved rounds (see coattend.bench.measure). A frozen network may take at most as long as the unfrozen
 one, the frozen p4-CNN at most 1.03 of a network of plain convolutions with 40 channels.

@@ -1,6 +1,6 @@
 """What does the training loop cost beyond the network's own forward, backward and step?
 
-    python benchmarks/loop_overhead.py [--images 12000]
+    python -m benchmarks.loop_overhead [--images 12000]
 
 Trains p4-CNN for one epoch of the house recipe with clocks around forward, backward and optimiser step, and prints
 the share of the epoch's training time that is spent outside them: data, augmentation, metrics, checks, logging.

@@ -1,6 +1,6 @@
 """How much faster are restricted group convolutions?
 
-    python benchmarks/restriction_speed.py [--rounds 15] [--batch 32] [--threads 2] [--quick]
+    python -m benchmarks.restriction_speed [--rounds 15] [--batch 32] [--threads 2] [--quick]
 
 First p4-All-CNN as a whole, with half and a quarter of the relative poses in every group convolution, as ratios to the
 unrestricted network; half both as a subgroup (turns by 0 and 180 degrees) and as neighbours (0 and 90), which fall into
@@ -19,7 +19,8 @@ import torch
 
 import coattend as ca
 from coattend.bench.measure import Step, compared, inference, interleaved
-from coattend.nn import GroupConv2d, SliceCoAttentiveConv2d, restrict
+from coattend.models import restricted
+from coattend.nn import GroupConv2d, SliceCoAttentiveConv2d
 
 NETWORK = "p4_allcnn"
 POSES = {"half, a subgroup": (0, 2), "half, neighbours": (0, 1), "a quarter": (0,)}
@@ -44,9 +45,7 @@ def whole_network(rounds: int, batch: int) -> None:
     images = torch.randn(batch, 3, 32, 32)
     steps = {"full": inference(full, images)}
     for name, relative in POSES.items():
-        part = copy.deepcopy(full)
-        restrict(part, relative)
-        steps[name] = inference(part, images)
+        steps[name] = inference(restricted(full, relative), images)
     print(f"\n| {NETWORK}, batch {batch} | time | at most |\n|---|---|---|")
     for name, ratio in ratios(steps, "full", rounds).items():
         print(f"| {name} | {ratio} | {LIMITS[name]} |", flush=True)

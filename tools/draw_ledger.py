@@ -1,6 +1,6 @@
 """Draw the curves of the ledger's runs by one recipe: error and loss over the epochs.
 
-    python tools/draw_ledger.py paper test_accuracy "test error in percent" docs/pictures/paper_test
+    python tools/draw_ledger.py paper test_accuracy "test error in percent" docs/assets/paper_test
 
 Reads ``docs/results/*.json``; runs whose curves were not kept are left out. The measure is one of ``train_loss``,
 ``valid_loss``, ``train_accuracy``, ``valid_accuracy``, ``test_accuracy``; accuracies are drawn as errors.

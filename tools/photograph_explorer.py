@@ -1,4 +1,4 @@
-"""Make docs/pictures/explore.png and explore-narrow.png from a page written by `coattend explore --to`.
+"""Make docs/assets/explore.png and explore-narrow.png from a page written by `coattend explore --to`.
 
     coattend explore runs/mini/p4cnn/quick/seed0 runs/mini/a_p4cnn_attention=output/quick/seed0 --to explore.html
     python tools/photograph_explorer.py explore.html
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+PICTURES = Path(__file__).parents[1] / "docs" / "assets"
 HARD_DIGIT = 11  # of the gallery; networks doubt about it at some angles
 AT_REST = "window.explorer && window.explorer.isAtRest()"
 TURN = "(angle) => { const slider = document.getElementById('angle'); slider.value = angle; slider.oninput(); }"

@@ -123,7 +123,7 @@ def _wrong_parts() -> Iterator[Call]:
     yield wrong(
         "GroupConv2d over D4 after C8", torch.nn.Sequential(lift, nn.GroupConv2d(2, 2, 3, "D4")), IMAGE, fine=fine
     )
-    yield wrong("restrict(None)", nn.restrict, None, {})
+    yield wrong("restricted(None)", coattend.models.restricted, None, {})
     yield wrong("attention_masks(None)", coattend.attention_masks, None, IMAGE)
     yield wrong("attention_masks of None", coattend.attention_masks, nn.CoAttention(3, "p4"), None)
     yield wrong("estimate_norm_statistics of None", nn.estimate_norm_statistics, nn.GroupBatchNorm2d(3), None)

@@ -258,7 +258,7 @@ def predict(
 
     Goes on after files that cannot be read and exits with 1 if there was one.
 
-    Example: coattend predict runs/mini/p4cnn/quick/seed0 docs/pictures/digit.png
+    Example: coattend predict runs/mini/p4cnn/quick/seed0 docs/assets/digit.png
 
     Args:
         file: A run folder, or one of its .safetensors files.
@@ -356,7 +356,7 @@ def attend(
 ) -> int:
     """Draw what every layer of a trained network attends to in one image, its rotations and its mirrors.
 
-    Example: coattend attend runs/mini/a_p4cnn/quick/seed0 docs/pictures/digit.png --to attention
+    Example: coattend attend runs/mini/a_p4cnn/quick/seed0 docs/assets/digit.png --to attention
 
     Args:
         file: A run folder, or one of its .safetensors files.
@@ -466,17 +466,18 @@ def restrict(
         overwrite: Replace a file that is there already.
     """
     from coattend._files import check_target
+    from coattend.report import contribution_figure, restriction_table
     from coattend.report.style import save
-    from coattend.restrict import contribution_figure, restrict_trained, restriction_table
+    from coattend.train.restriction import restrict_trained
 
     if picture is not None:
         check_target(picture.with_suffix(".png"), overwrite=True)
-    found = restrict_trained(
+    restriction = restrict_trained(
         file, to, keep=keep, budget=budget, data=data, epochs=epochs, images=images, seed=seed, overwrite=overwrite
     )
-    console().print(restriction_table(found))
+    console().print(restriction_table(restriction))
     if picture is not None:
-        save(contribution_figure({file: found}), picture.with_suffix(""))
+        save(contribution_figure({file: restriction}), picture.with_suffix(""))
     return 0
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.export_parity import PROGRAM, differences, write_cases
+from experiments.export_parity import PROGRAM, differences, write_cases
 
 import coattend as ca
 from coattend.export import export_frozen, export_onnx, export_pt2
 from tests.export.test_freeze import small
 
-# One without attention, one with each kind of it; benchmarks/export_parity.py does all 21 at full width.
+# One without attention, one with each kind of it; experiments/export_parity.py does all 21 at full width.
 AS_ONNX = ("p4cnn", "a_p4m_resnet44", "a_r_resnet20_x4")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import interpolation_error
 
 import coattend as ca
+from experiments import interpolation_error
 
 nn = ca.nn
 

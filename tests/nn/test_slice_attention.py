@@ -161,17 +161,15 @@ def test_a_parametrized_or_pruned_layer_says_why_it_cannot_be_restricted() -> No
     for make in (layer, lambda: nn.GroupConv2d(2, 3, 3, "p4")):
         normed = torch.nn.utils.parametrizations.weight_norm(make())
         with pytest.raises(ValueError, match="its weight is not a plain parameter.*remove_parametrizations"):
-            normed.restrict((0, 1))
+            normed.restricted((0, 1))
         parametrize.remove_parametrizations(normed, "weight")
-        normed.restrict((0, 1))
-        assert normed(x).shape == (2, 3, 4, 4, 4)
+        assert normed.restricted((0, 1))(x).shape == (2, 3, 4, 4, 4)
         pruned = prune.l1_unstructured(make(), "weight", amount=3)
         with pytest.raises(ValueError, match="its weight is not a plain parameter.*prune.remove"):
-            pruned.restrict((0, 1))
+            pruned.restricted((0, 1))
         prune.remove(pruned, "weight")
-        pruned.restrict((0, 1))
-        assert pruned(x).shape == (2, 3, 4, 4, 4)
+        assert pruned.restricted((0, 1))(x).shape == (2, 3, 4, 4, 4)
     conv = layer()
     conv.attention = torch.nn.Identity()
     with pytest.raises(ValueError, match=r"its attention\.weight is not a plain parameter"):
-        conv.restrict((0, 1))
+        conv.restricted((0, 1))

@@ -65,9 +65,9 @@ def test_deferred_initialisation_gives_the_same_layer(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [nn.GroupConv2d, nn.SliceCoAttentiveConv2d])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_restricting_leaves_every_table_on_the_device_of_the_weight(kind: type, device: str) -> None:
+def test_a_restricted_layer_has_every_table_on_the_device_of_the_weight(kind: type, device: str) -> None:
     layer = kind(16, 16, 3, "D4").to(device)
-    layer.restrict((0, 2, 4))
+    layer = layer.restricted((0, 2, 4))
     assert {t.device.type for t in (*layer.parameters(), *layer.buffers())} == {device}
     assert layer(torch.zeros(1, 16, 8, 5, 5, device=device)).shape == (1, 16, 8, 3, 3)
 

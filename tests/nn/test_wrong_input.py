@@ -229,9 +229,9 @@ def test_norms_name_a_wider_input(norm: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: nn.restrict(None, (0,)), "restrict expects a model, a torch.nn.Module, got NoneType"),
-        (lambda: nn.group_convolutions("p4cnn"), "group_convolutions expects a model.*got str"),
-        (lambda: nn.restricted_poses(None), "expects a model.*got NoneType"),
+        (lambda: ca.models.restricted(None, (0,)), "restricted expects a model, a torch.nn.Module, got NoneType"),
+        (lambda: ca.models.group_convolutions("p4cnn"), "group_convolutions expects a model.*got str"),
+        (lambda: ca.models.restricted_poses(None), "expects a model.*got NoneType"),
         (lambda: nn.synchronise_norms(None), "synchronise_norms expects a model.*got NoneType"),
         (lambda: nn.estimate_norm_statistics(None, []), "estimate_norm_statistics expects a model.*got NoneType"),
         (lambda: nn.estimate_norm_statistics(nn.GroupBatchNorm2d(1), None), "batches to iterate over, got NoneType"),

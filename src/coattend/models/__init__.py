@@ -1,5 +1,8 @@
 """The networks of the paper's Table 1: families, registry, exactness, files."""
 
+from coattend.models.contributions import Measure as Measure
+from coattend.models.contributions import Probe as Probe
+from coattend.models.contributions import contributions as contributions
 from coattend.models.convert import convert_state_dict as convert_state_dict
 from coattend.models.exactness import exactness_line as exactness_line
 from coattend.models.exactness import is_exact as is_exact
@@ -9,6 +12,10 @@ from coattend.models.pretrained import list_pretrained as list_pretrained
 from coattend.models.registry import create_model as create_model
 from coattend.models.registry import list_models as list_models
 from coattend.models.registry import model_entry as model_entry
+from coattend.models.restriction import choose_poses as choose_poses
+from coattend.models.restriction import group_convolutions as group_convolutions
+from coattend.models.restriction import restricted as restricted
+from coattend.models.restriction import restricted_poses as restricted_poses
 from coattend.models.serialization import load_model as load_model
 from coattend.models.serialization import push_model as push_model
 from coattend.models.serialization import read_model_file as read_model_file

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
 from coattend.models.blocks import Style
-from coattend.nn import GroupPool, Relative, restrict, restricted_poses
+from coattend.nn import GroupPool
 
 
 class EquivariantNetwork(nn.Module):
@@ -44,13 +44,6 @@ class EquivariantNetwork(nn.Module):
         self.feature_reductions = tuple(feature_reductions)
         self.stages = nn.Sequential(*stages)
         self.head = head
-
-    def restrict(self, relative: Relative) -> None:
-        """Cut group convolutions down to some relative poses (docs/restriction.md); files remember which."""
-        restrict(self, relative)
-        kept = restricted_poses(self)
-        if kept and self.config is not None:
-            self.config = {**self.config, "options": {**self.config["options"], "relative": kept}}
 
     @property
     def stride_remedy(self) -> str | None:

@@ -15,6 +15,7 @@ from coattend._words import did_you_mean
 from coattend.models.network import EquivariantNetwork, FeatureBackbone
 from coattend.models.options import usual_options, verified_options
 from coattend.models.pretrained import load_pretrained
+from coattend.models.restriction import restricted
 from coattend.models.zoo import ENTRIES, ModelEntry
 
 
@@ -92,9 +93,7 @@ def build_network(name: str, options: Mapping[str, Any]) -> EquivariantNetwork:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{entry.name} cannot be built so large ({reason}); choose a smaller width.") from error
     model.config = {"model": entry.name, "options": verified}
-    if relative is not None:
-        model.restrict(relative)
-    return model
+    return model if relative is None else restricted(model, relative)
 
 
 class _WithoutDrawing(TorchFunctionMode):

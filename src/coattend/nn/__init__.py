@@ -15,14 +15,11 @@ from coattend.nn.norm import GroupGroupNorm2d as GroupGroupNorm2d
 from coattend.nn.norm import GroupInstanceNorm2d as GroupInstanceNorm2d
 from coattend.nn.norm import GroupLayerNorm2d as GroupLayerNorm2d
 from coattend.nn.norm import synchronise_norms as synchronise_norms
+from coattend.nn.operations import multiply_adds as multiply_adds
 from coattend.nn.pooling import GroupPool as GroupPool
 from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
 from coattend.nn.pose_conv import PoseConv2d as PoseConv2d
-from coattend.nn.restriction import Relative as Relative
-from coattend.nn.restriction import group_convolutions as group_convolutions
-from coattend.nn.restriction import restrict as restrict
-from coattend.nn.restriction import restricted_poses as restricted_poses
 from coattend.nn.slice_attention import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d
 from coattend.nn.statistics import estimate_norm_statistics as estimate_norm_statistics

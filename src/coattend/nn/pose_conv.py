@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
 from coattend.groups.integers import whole_number
 from coattend.nn.checks import Size, check_choice, check_integer, check_size
 from coattend.nn.tables import TabledModule
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -77,15 +81,15 @@ class PoseConv2d(TabledModule):
         """Whether the filter covers some relative poses only."""
         return 0 < len(self.relative) < self.group.order
 
-    def restrict(self, relative: Iterable[int]) -> None:
-        """Cut the filter down to some of the relative poses it has; what remains keeps its weights."""
+    def restricted(self, relative: Iterable[int]) -> Self:
+        """Return a copy whose filter covers ``relative`` only, with the weights it has for these relative poses."""
         kept = self._verified_relative(relative)
         absent = sorted(set(kept) - set(self.relative))
         if absent:
             raise ValueError(
                 f"{type(self).__name__} has no weights for the relative poses {absent}; choose among {self.relative}."
             )
-        parameters = {name: p.detach() for name, p in self.named_parameters()}
+        parameters = dict(self.named_parameters())
         for name in self.parameters_per_pose:
             if name not in parameters:
                 raise ValueError(
@@ -93,16 +97,20 @@ class PoseConv2d(TabledModule):
                     "a parametrization (weight or spectral norm), by pruning, or by a module put in its place; remove "
                     "it first, with torch.nn.utils.parametrize.remove_parametrizations or torch.nn.utils.prune.remove."
                 )
-        for name, values in self.cut(parameters, kept).items():
-            owner, _, last = name.rpartition(".")
-            old = getattr(self.get_submodule(owner), last)
-            setattr(self.get_submodule(owner), last, nn.Parameter(values.clone(), requires_grad=old.requires_grad))
-        self.relative = kept
-        self._make_tables(self.weight)
+        index = torch.tensor([self.relative.index(t) for t in kept], device=self.weight.device)
+        # deepcopy takes what its memo holds for a parameter instead of copying the parameter.
+        memo = {
+            id(parameters[name]): nn.Parameter(values.detach(), parameters[name].requires_grad)
+            for name, values in self._selected_parameters(index).items()
+        }
+        layer = copy.deepcopy(self, memo)
+        layer.relative = kept
+        layer._make_tables(layer.weight)
+        return layer
 
-    def cut(self, values: Mapping[str, Tensor], relative: Sequence[int]) -> dict[str, Tensor]:
-        """Of tensors shaped like the parameters, the part of those that shrink if only ``relative`` is kept."""
-        return {"weight": values["weight"].index_select(2, self._places(relative))}
+    def _selected_parameters(self, index: Tensor) -> dict[str, Tensor]:
+        """Return the parameters with an axis of relative poses, those at ``index`` along it."""
+        return {"weight": self.weight.index_select(2, index)}
 
     def reset_parameters(self, std: float | None = None) -> None:
         """Draw the weights from N(0, std^2), by default 1 / fan_in, and set the bias to zero."""
@@ -151,10 +159,6 @@ class PoseConv2d(TabledModule):
 
     def _tables(self) -> dict[str, Tensor]:
         return {"turns": filter_turns(self.group, self.kernel_size, self.interpolation, torch.float64)}
-
-    def _places(self, relative: Sequence[int]) -> Tensor:
-        """Where relative poses stand among those of this layer."""
-        return torch.tensor([self.relative.index(t) for t in relative], device=self.weight.device)
 
     def _verified_relative(self, relative: Iterable[int] | None) -> tuple[int, ...]:
         layer = type(self).__name__

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from coattend.groups import FiniteGroup, Interpolation
 from coattend.nn.attention import CoAttention, Structure, is_plain_attention
 from coattend.nn.checks import Size, check_dtype, check_map
 from coattend.nn.pose_conv import PoseConv2d, batch_parts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Responses most of which are still in the cache when the attention reads them, and small enough that the allocator
 # keeps their memory: fetching it anew page by page costs more than the attention.
@@ -95,16 +99,18 @@ class SliceCoAttentiveConv2d(PoseConv2d):
         """The filters of all slices: one channel group per input pose, in it a plane per channel and output pose."""
         return turned_slices(self.weight, self.turns, self.slices, self.poses).permute(2, 0, 3, 1, 4, 5).flatten(0, 2)
 
-    def cut(self, values: Mapping[str, Tensor], relative: Sequence[int]) -> dict[str, Tensor]:
-        """See :meth:`PoseConv2d.cut`; the attention of a slice goes with it."""
-        vectors = values["attention.weight"].unflatten(0, (self.out_channels, len(self.relative)))
-        kept = vectors.index_select(1, self._places(relative)).flatten(0, 1)
-        return {**super().cut(values, relative), "attention.weight": kept}
+    def restricted(self, relative: Iterable[int]) -> Self:
+        """See :meth:`PoseConv2d.restricted`; the attention of a slice goes with it."""
+        layer = super().restricted(relative)
+        layer.attention.channels = len(layer.attention.weight)
+        return layer
 
-    def restrict(self, relative: Iterable[int]) -> None:
-        """See :meth:`PoseConv2d.restrict`."""
-        super().restrict(relative)
-        self.attention.channels = len(self.attention.weight)
+    def _selected_parameters(self, index: Tensor) -> dict[str, Tensor]:
+        vectors = self.attention.weight.unflatten(0, (self.out_channels, len(self.relative)))
+        return {
+            **super()._selected_parameters(index),
+            "attention.weight": vectors.index_select(1, index).flatten(0, 1),
+        }
 
     def _tables(self) -> dict[str, Tensor]:
         # Input pose s feeds the output poses g' = s t^-1. The convolution leaves them in ascending order after channel

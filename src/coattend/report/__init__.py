@@ -8,6 +8,8 @@ from coattend.report.console import fetch_progress as fetch_progress
 from coattend.report.console import models_table as models_table
 from coattend.report.console import recipes_table as recipes_table
 from coattend.report.console import reproduction_table as reproduction_table
+from coattend.report.console import restriction_table as restriction_table
 from coattend.report.console import working as working
+from coattend.report.contributions import contribution_figure as contribution_figure
 from coattend.report.envelope import Envelope as Envelope
 from coattend.report.envelope import co_occurrence as co_occurrence

@@ -18,11 +18,16 @@ from coattend._terminal import console
 from coattend.data import Available
 from coattend.groups import FiniteGroup
 from coattend.models import ModelEntry, create_model, list_models, model_entry
+from coattend.report.contributions import short_name
+from coattend.report.views import pose_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coattend.train import Comparison, Recipe, Reproduction
+    from coattend.train.restriction import Restriction
+
+POSES_PER_TABLE = 8  # poses in one table, which fits a terminal of 80 columns
 
 
 def models_table(pattern: str) -> Group:
@@ -179,3 +184,45 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 def _error(entry: ModelEntry) -> str:
     spread = "" if entry.spread is None else f" ± {entry.spread:g}"
     return f"{entry.error:g}{spread}" + ("" if entry.own_error is None else f" ({entry.own_error:g})")
+
+
+def restriction_table(restriction: Restriction) -> Group:
+    """Return the contributions by layer, and the figures of every stage of a restriction."""
+    poses = list(restriction.group.elements)
+    starts = range(0, len(poses), POSES_PER_TABLE)
+    tables = [_contributions_table(restriction, poses[start : start + POSES_PER_TABLE]) for start in starts]
+    return Group(*tables, _stages_table(restriction), Text(f"wrote {restriction.path}"))
+
+
+def _contributions_table(restriction: Restriction, poses: Sequence[int]) -> Table:
+    title = "Contribution of each relative pose; removed ones in parentheses (m: mirrored)"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
+    table.add_column("layer", no_wrap=True)
+    for t in poses:
+        table.add_column(pose_name(restriction.group, t), justify="right", no_wrap=True)
+    for name, after in restriction.after.items():
+        measured = dict(zip(restriction.before[name], restriction.contributions[name].tolist(), strict=True))
+        cells = {t: f"{value:.3f} " if t in after else f"({value:.3f})" for t, value in measured.items()}
+        table.add_row(short_name(name), *(cells.get(t, "– ") for t in poses))
+    return table
+
+
+def _stages_table(restriction: Restriction) -> Table:
+    stages, first = restriction.stages, restriction.stages[0]
+    table = Table(title="Before and after", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for stage in stages:
+        table.add_column(stage.name, justify="right", no_wrap=True)
+    table.add_row("test error %", *(f"{stage.error:.2f}" for stage in stages))
+    table.add_row("multiply-adds", *(_count(stage.multiply_adds, first.multiply_adds) for stage in stages))
+    table.add_row("parameters", *(_count(stage.parameters, first.parameters) for stage in stages))
+    table.add_row("time", *(f"{stage.time:.2f}" for stage in stages))
+    table.add_section()
+    for g in first.equivariance:
+        errors = (f"{stage.equivariance[g]:.1e}" for stage in stages)
+        table.add_row(f"equivariance, {restriction.group.describe(g)}", *errors)
+    return table
+
+
+def _count(count: int, whole: int) -> str:
+    return f"{count / 1e6:.2f} M ({count / whole:.2f})" if count >= 1e6 else f"{count:,} ({count / whole:.2f})"

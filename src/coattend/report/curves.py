@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coattend.cooccurrence import operations
 from coattend.data.augmentation import turned_batch
 from coattend.models import is_exact
 from coattend.models.classifier import TrainedNetwork
-from coattend.nn import evaluating
+from coattend.nn import evaluating, multiply_adds
 from coattend.report.style import COLOURS, STYLES, drawing
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def repeats(trained: TrainedNetwork) -> bool:
 
 def affordable_images(trained: TrainedNetwork, networks: int) -> int:
     """On how many images the curve of one of so many networks is measured: the same for the same networks."""
-    per_angle = sum(operations(trained.network, trained.image_shape).values())
+    per_angle = sum(multiply_adds(trained.network, trained.image_shape).values())
     angles = len(ANGLES) // (4 if repeats(trained) else 1)
     return max(FEWEST, min(MOST, int(AFFORDABLE / (per_angle * angles * networks))))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from coattend.cooccurrence import operations
 from coattend.data.catalog import ENTRIES
 from coattend.models import create_model
+from coattend.nn import multiply_adds
 from coattend.train.recipes import get_recipe
 
 SUSTAINED = 5e12  # floating-point operations a second; a quarter of what large cards promise in float32
@@ -24,5 +24,5 @@ def gpu_hours(model: str) -> float:
     data = ENTRIES[recipe.data]
     train, valid, _ = data.sizes
     images = train + valid if recipe.train_on == "train+valid" else train
-    products = sum(operations(create_model(model), data.image_shape).values()) * images * recipe.epochs
+    products = sum(multiply_adds(create_model(model), data.image_shape).values()) * images * recipe.epochs
     return products * OPERATIONS_PER_PRODUCT / SUSTAINED / 3600

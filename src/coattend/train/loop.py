@@ -13,13 +13,21 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from coattend.data import Dataset, load_data, make_augmentation
-from coattend.models import EquivariantNetwork, create_model, exactness_line, model_entry, read_model_file
-from coattend.nn import estimate_norm_statistics, group_convolutions, restricted_poses, synchronise_norms
+from coattend.models import (
+    EquivariantNetwork,
+    create_model,
+    exactness_line,
+    group_convolutions,
+    model_entry,
+    read_model_file,
+    restricted,
+    restricted_poses,
+)
+from coattend.nn import estimate_norm_statistics, synchronise_norms
 from coattend.train.batches import SEEDS, prepare
 from coattend.train.board import Board
 from coattend.train.checkpoint import DAMAGE, damaged_checkpoint
 from coattend.train.divergence import check_outcome, check_weights
-from coattend.train.dropping import drop_poses, poses_due
 from coattend.train.evaluate import evaluate, network_error
 from coattend.train.identity import is_named, located
 from coattend.train.optimizer import make_optimizer
@@ -27,6 +35,7 @@ from coattend.train.outcome import outcome, save_predictions, save_trained
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
 from coattend.train.progress import TrainingProgress
 from coattend.train.recipe import Recipe
+from coattend.train.restriction import drop_poses, poses_due
 from coattend.train.run_folder import RunFolder
 from coattend.train.step import train_epoch
 
@@ -93,7 +102,7 @@ def train(
         state = by_first(fabric, folder.load_checkpoint)
         first_epoch, best = (0, None) if state is None else (state["epoch"] + 1, state["best"])
         try:
-            plain_optimizer = restored(network, recipe, state)
+            network, plain_optimizer = restored(network, recipe, state)
         except DAMAGE as error:
             raise damaged_checkpoint(folder.checkpoint) from error
         model, optimizer = fabric.setup(network, plain_optimizer)
@@ -109,7 +118,7 @@ def train(
             started = time.perf_counter()
             keep = poses_due(recipe, network, epoch)
             if keep is not None:
-                drop_poses(network, plain_optimizer, prepared.train, keep)
+                network, plain_optimizer = drop_poses(network, plain_optimizer, recipe, prepared.train, keep)
                 model, optimizer = fabric.setup(network, plain_optimizer)
                 best = None  # a network of another shape
             losses.reset()
@@ -137,7 +146,7 @@ def train(
                     best = {"epoch": epoch, "accuracy": valid.accuracy, "loss": valid.loss}
                     by_first(
                         fabric,
-                        lambda: save_trained(network, folder.best_weights, prepared.preprocessing, recipe, data),
+                        lambda: save_trained(network, folder.best_weights, prepared.preprocessing, recipe, data),  # noqa: B023
                     )
             if recipe.keep_poses < 1:
                 line["relative_poses"] = sum(len(layer.relative) for layer in group_convolutions(network).values())
@@ -178,15 +187,17 @@ def train(
         return by_first(fabric, finish)
 
 
-def restored(network: EquivariantNetwork, recipe: Recipe, state: dict[str, Any] | None) -> torch.optim.Optimizer:
-    """The recipe's optimiser for the network, both as they were when the state was kept; fresh without one."""
+def restored(
+    network: EquivariantNetwork, recipe: Recipe, state: dict[str, Any] | None
+) -> tuple[EquivariantNetwork, torch.optim.Optimizer]:
+    """Return the network and the recipe's optimizer as they were when the state was saved, or new without a state."""
     if state is None:
-        return make_optimizer(network, recipe)
-    network.restrict(state.get("relative", {}))
+        return network, make_optimizer(network, recipe)
+    network = restricted(network, state.get("relative", {}))
     optimizer = make_optimizer(network, recipe)
     network.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    return optimizer
+    return network, optimizer
 
 
 def check_seed(seed: int) -> None:

@@ -1,6 +1,6 @@
 """How far from invariant does Eq. 11 as printed make a-p4m-All-CNN?
 
-    python benchmarks/structure_error.py
+    python -m experiments.structure_error
 
 Prints the table of docs/models.md: the error of the logits per element, ``structure="paper"`` against ``"group"``, with
 pooling in the place of strides so that nothing else is inexact. Full-size network, random weights, batch-norm

@@ -1,6 +1,6 @@
 """Run exported networks where coattend cannot be imported, and compare with what the original network returned.
 
-    python benchmarks/without_coattend.py FOLDER...
+    python tests/without_coattend.py FOLDER...
 
 Each folder holds ``cases.npz`` (``images/<case>`` and ``logits/<case>``) and any of ``model.pt``, ``model.onnx``,
 ``model.pt2``. Prints one JSON object per folder: the largest absolute difference per file and case.
@@ -58,4 +58,4 @@ def differences(folder: Path) -> dict[str, float]:
 if __name__ == "__main__":
     sys.meta_path.insert(0, Absent())
     for argument in sys.argv[1:]:
-        print(json.dumps(differences(Path(argument))))
+        print(json.dumps(differences(Path(argument))))  # noqa: T201

@@ -1,4 +1,4 @@
-"""What a network costs: products of its convolutions for one image."""
+"""Multiply-adds of the convolutions of a network."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coattend.nn import PoseConv2d, evaluating
+from coattend.nn.evaluating import evaluating
+from coattend.nn.pose_conv import PoseConv2d
 
 
-def operations(network: nn.Module, image_shape: tuple[int, int, int]) -> dict[str, int]:
-    """Multiply-adds of every convolution for one image (channels, height, width), by layer.
+def multiply_adds(network: nn.Module, image_shape: tuple[int, int, int]) -> dict[str, int]:
+    """Return the multiply-adds of every convolution for one image (channels, height, width), by layer.
 
-    A restricted layer counts the relative poses it keeps. Where it is run as a full convolution with zeros, because
-    that is faster (docs/restriction.md), fewer products are needed than are made.
+    For a restricted layer these are the ones that its relative poses need. Where it is faster to run such a layer as a
+    full convolution with zeros (docs/restriction.md), more are computed than needed.
     """
     counts: dict[str, int] = {}
 

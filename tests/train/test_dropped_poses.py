@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 import coattend as ca
-from coattend.nn import group_convolutions, restricted_poses
+from coattend.models import group_convolutions, restricted_poses
 from coattend.train import RunFolder, train
 from coattend.train.batches import Examples
-from coattend.train.dropping import drop_poses
 from coattend.train.optimizer import make_optimizer
+from coattend.train.restriction import drop_poses
 from coattend.train.run_folder import WALL_CLOCK
 from tests.train.conftest import tiny
 
@@ -61,31 +61,34 @@ def test_poses_drop_out_and_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_what_the_optimiser_remembers_is_cut_with_the_weights(optimizer: str) -> None:
-    network = ca.create_model("a_p4cnn:width=2")
-    remembering = make_optimizer(network, tiny(optimizer=optimizer))
+def test_the_state_of_the_optimizer_is_restricted_with_the_weights(optimizer: str) -> None:
+    network, recipe = ca.create_model("a_p4cnn:width=2"), tiny(optimizer=optimizer)
+    before = make_optimizer(network, recipe)
     images, labels = torch.randn(8, 1, 28, 28), torch.arange(8)
     torch.nn.functional.cross_entropy(network(images), labels).backward()
-    remembering.step()
-    layers = group_convolutions(network)
+    before.step()
     key = "exp_avg" if optimizer == "adamw" else "momentum_buffer"
-    before = {
-        name: {part: remembering.state[p][key].clone() for part, p in layer.named_parameters()}
-        for name, layer in layers.items()
-    }
-    count = sum(len(group["params"]) for group in remembering.param_groups)
-    drop_poses(network, remembering, Examples(images, labels), 2)
-    for name, layer in layers.items():
+    states = {name: before.state[p][key].clone() for name, p in network.named_parameters()}
+    weights = {name: p.detach().clone() for name, p in network.named_parameters()}
+    count = sum(len(group["params"]) for group in before.param_groups)
+
+    smaller, after = drop_poses(network, before, recipe, Examples(images, labels), 2)
+    for name, layer in group_convolutions(smaller).items():
         kept = list(layer.relative)
         weight, attention = layer.weight, layer.attention.weight
-        assert torch.equal(remembering.state[weight][key], before[name]["weight"][:, :, kept])
-        vectors = before[name]["attention.weight"].unflatten(0, (2, 4))[:, kept].flatten(0, 1)
-        assert torch.equal(remembering.state[attention][key], vectors)
-    assert {id(p) for group in remembering.param_groups for p in group["params"]} == set(map(id, network.parameters()))
-    assert sum(len(group["params"]) for group in remembering.param_groups) == count
-    assert len(remembering.state) == count
-    torch.nn.functional.cross_entropy(network(images), labels).backward()
-    remembering.step()
+        assert torch.equal(after.state[weight][key], states[f"{name}.weight"][:, :, kept])
+        vectors = states[f"{name}.attention.weight"].unflatten(0, (2, 4))[:, kept].flatten(0, 1)
+        assert torch.equal(after.state[attention][key], vectors)
+    head = "stages.0.layer1.conv.bias"
+    assert torch.equal(after.state[smaller.get_parameter(head)][key], states[head])
+    assert {id(p) for group in after.param_groups for p in group["params"]} == set(map(id, smaller.parameters()))
+    assert sum(len(group["params"]) for group in after.param_groups) == len(after.state) == count
+
+    # Neither the network nor its optimizer changed, and a step of the new one does not change them either.
+    torch.nn.functional.cross_entropy(smaller(images), labels).backward()
+    after.step()
+    assert all(torch.equal(p, weights[name]) for name, p in network.named_parameters())
+    assert all(torch.equal(before.state[p][key], states[name]) for name, p in network.named_parameters())
 
 
 def test_fields_about_poses_are_checked() -> None:

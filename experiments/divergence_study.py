@@ -1,6 +1,6 @@
 """Are equivariant networks more prone to divergence, and does clipping the input help? ([RH20] section 4)
 
-    python benchmarks/divergence_study.py [--steps 30]
+    python -m experiments.divergence_study [--steps 30]
 
 The paper noticed that, with equal initialisation, rotation-equivariant networks diverge more easily than plain ones,
 that outliers of the preprocessing contribute, and that clipping at the 99th percentile (|x| <= 2.3) and a lower

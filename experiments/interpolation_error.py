@@ -1,6 +1,6 @@
 """How equivariant are filters turned by other angles than quarter turns?
 
-    python benchmarks/interpolation_error.py
+    python -m experiments.interpolation_error
 
 Prints the table of docs/conventions.md. Patches of plane waves are turned analytically, so that nothing but the filters
 is interpolated: a layer sees a patch of its kernel's size and its turned copy, and the responses must agree up to the

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from coattend.bench import run_benchmarks
 from coattend.groups import get_group
-from coattend.restrict import restriction_table
-from coattend.restrict.program import Look, Restriction
+from coattend.report import restriction_table
+from coattend.train.restriction import Restriction, Stage
 
 
 @pytest.mark.parametrize("name", ["p4m", "C16"])
@@ -20,9 +20,9 @@ def test_every_contribution_is_printed_whole(name: str) -> None:
     everything = tuple(group.elements)
     layer = "stages.1.layer4.conv"
     values = torch.arange(group.order) / 1000 + 0.1
-    look = Look("before", 1.0, 10, 10, {0: 0.0}, 1.0)
+    stage = Stage("before", 1.0, 10, 10, {0: 0.0}, 1.0)
     found = Restriction(
-        group, {layer: everything}, {layer: (0, 1)}, {layer: values}, (look,), Path("small.safetensors")
+        group, {layer: everything}, {layer: (0, 1)}, {layer: values}, (stage,), Path("small.safetensors")
     )
     console = Console(width=80)
     with console.capture() as captured:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.restriction_study import NETWORKS, SHARES, WAYS, table
+from experiments.restriction_study import NETWORKS, SHARES, WAYS, table
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_table_in_the_document_is_that_of_the_results() -> None:
-    results = json.loads((DOCS / "restriction_study.json").read_text())
-    assert table(results) in (DOCS / "restriction.md").read_text()
+    results = json.loads((ROOT / "results/restriction_study.json").read_text())
+    assert table(results) in (ROOT / "docs/restriction.md").read_text()
     cases = {(model, share, way) for model in NETWORKS.values() for share in SHARES[1:] for way in WAYS}
     for seed in (0, 1, 2):
         assert cases <= {(r["model"], r["share"], r["way"]) for r in results if r["seed"] == seed}

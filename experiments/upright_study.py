@@ -1,6 +1,7 @@
 """Train on upright digits alone, test by angle: does co-attention carry over to poses that were never seen?
 
-    python benchmarks/upright_study.py --folder runs --results docs/upright_study.json --picture docs/upright_study
+    python -m experiments.upright_study --folder runs \\
+        --results results/upright_study.json --picture docs/assets/upright_study
 
 Conventional against co-attentive networks, over quarter turns and over C8, three seeds, by the house recipe without
 augmentation on the first 10,000 digits of MNIST. Each network then reads 1,000 test digits turned by 0 to 355 degrees.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.projections.polar import PolarAxes
 
-    from coattend.restrict.program import Restriction
+    from coattend.train.restriction import Restriction
 
 CELL = 1.75
 PALE = "#c5ccd6"
@@ -26,24 +26,24 @@ def contribution_figure(restrictions: Mapping[str, Restriction]) -> Figure:
 
     Bars are scaled by the largest of the layer. A mirrored pose stands beside the turn it is made of, hatched.
     """
-    columns = max(len(restriction.kept) for restriction in restrictions.values())
+    columns = max(len(restriction.after) for restriction in restrictions.values())
     width, height = max(5.0, 0.3 + CELL * columns), (CELL + 0.3) * len(restrictions) + 0.1
     with drawing(width, height) as figure:
         for row, (title, restriction) in enumerate(restrictions.items()):
             top = height - row * (CELL + 0.3)
             figure.text(0.1 / width, (top - 0.14) / height, title, weight="bold", size=9.5, va="center")
-            for column, (name, kept) in enumerate(restriction.kept.items()):
+            for column, (name, after) in enumerate(restriction.after.items()):
                 corner = (0.3 + column * CELL + 0.2) / width, (top - CELL - 0.1) / height
                 size = (CELL - 0.65) / width, (CELL - 0.65) / height
                 axes = figure.add_axes((*corner, *size), projection="polar")
                 axes.set_title(short_name(name), size=7.5, pad=9)
                 measured = np.zeros(restriction.group.order)
                 measured[list(restriction.before[name])] = restriction.contributions[name].clamp(min=0).numpy()
-                _draw(axes, restriction.group, measured, kept)  # type: ignore[arg-type]
+                _draw(axes, restriction.group, measured, after)  # type: ignore[arg-type]
     return figure
 
 
-def _draw(axes: PolarAxes, group: FiniteGroup, measured: NDArray[np.float64], kept: tuple[int, ...]) -> None:
+def _draw(axes: PolarAxes, group: FiniteGroup, measured: NDArray[np.float64], after: tuple[int, ...]) -> None:
     angles, mirrored = _angles(group)
     turns = max(1, int((~mirrored).sum()))
     width = 2 * np.pi / turns * (0.36 if mirrored.any() else 0.7)
@@ -55,7 +55,7 @@ def _draw(axes: PolarAxes, group: FiniteGroup, measured: NDArray[np.float64], ke
             angles[t] - beside,
             heights[t],
             width,
-            color=COLOURS[0] if t in kept else PALE,
+            color=COLOURS[0] if t in after else PALE,
             hatch="////" if mirrored[t] else None,
             edgecolor="white",
             linewidth=0.5,

@@ -1,6 +1,6 @@
 """All 21 networks at full width: frozen, ONNX and torch.export files against the originals, coattend being absent.
 
-    python benchmarks/export_parity.py [NAME...]
+    python -m experiments.export_parity [NAME...]
 
 Each network gets norm statistics from random images; the files are run in a process that cannot import coattend, on
 random images and on real ones (digits; for colour networks three of them as channels), in batches of 1 and 7. Prints a
@@ -26,7 +26,7 @@ from coattend.export import export_frozen, export_onnx, export_pt2
 from coattend.models import EquivariantNetwork, create_model, list_models, model_entry
 from coattend.nn import estimate_norm_statistics
 
-PROGRAM = Path(__file__).with_name("without_coattend.py")
+PROGRAM = Path(__file__).parents[1] / "tests" / "without_coattend.py"
 
 
 def real_images(channels: int, size: int, count: int) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import coattend as ca
-from coattend.nn import group_convolutions, restricted_poses
+from coattend.models import group_convolutions, restricted, restricted_poses
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ from coattend.nn import group_convolutions, restricted_poses
 def test_a_restricted_network_is_rebuilt_from_its_file(name: str, tmp_path: Path) -> None:
     model = ca.create_model(name)
     layers = list(group_convolutions(model))
-    model.restrict({layers[0]: (0, 2), layers[-1]: (3,)})
-    model.restrict({layers[0]: (2,)})
+    model = restricted(model, {layers[0]: (0, 2), layers[-1]: (3,)})
+    model = restricted(model, {layers[0]: (2,)})
     ca.save_model(model, tmp_path / "small.safetensors")
     again = ca.load_model(tmp_path / "small.safetensors")
     assert restricted_poses(again) == {layers[0]: (2,), layers[-1]: (3,)}

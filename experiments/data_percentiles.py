@@ -1,6 +1,6 @@
 """How far do preprocessed CIFAR-10 images reach, and which preprocessing has its 99th percentile at 2.3?
 
-    python benchmarks/data_percentiles.py
+    python -m experiments.data_percentiles
 
 Prints the table of docs/data.md. All 50,000 training images, no augmentation; needs `coattend data fetch cifar10`.
 """

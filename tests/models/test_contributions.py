@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import coattend as ca
-from coattend.cooccurrence import MEASURES, Probe, choose_poses, contributions, operations
-from coattend.nn import group_convolutions
+from coattend.models import Probe, choose_poses, contributions, group_convolutions, restricted
+from coattend.models.contributions import MEASURES
+from coattend.nn import multiply_adds
 
 SHAPE = (1, 28, 28)
 
@@ -59,8 +60,7 @@ def test_loss_and_logits_are_measured_as_those_of_the_cut_network() -> None:
                 norm.train()
         return m(images)
 
-    cut = copy.deepcopy(model)
-    cut.restrict({layer: (0, 1, 2)})
+    cut = restricted(model, {layer: (0, 1, 2)})
     before, after = logits(copy.deepcopy(model)), logits(cut)
     expected = F.cross_entropy(after, labels) - F.cross_entropy(before, labels)
     assert rise[3].item() == pytest.approx(expected.item(), abs=1e-9)
@@ -85,14 +85,14 @@ def test_the_gradient_measure_is_the_slope_of_the_loss() -> None:
 
 @pytest.mark.parametrize("name", ["p4cnn:width=8,head=max", "a_p4cnn:width=4", "p4m_allcnn:width=2"])
 @pytest.mark.parametrize("relative", [None, (0, 3)])
-def test_operations_are_those_that_torch_counts(name: str, relative: tuple[int, ...] | None) -> None:
+def test_multiply_adds_are_those_that_torch_counts(name: str, relative: tuple[int, ...] | None) -> None:
     model = ca.create_model(name).eval()
     if relative is not None:
-        model.restrict(relative)
+        model = restricted(model, relative)
     shape = (model.in_channels, 28, 28)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.zeros(1, *shape))
-    needed = operations(model, shape)
+    needed = multiply_adds(model, shape)
     layers = group_convolutions(model)
     wasted = sum(
         needed[name] * (layer.group.order / len(layer.relative) - 1)
@@ -105,22 +105,21 @@ def test_operations_are_those_that_torch_counts(name: str, relative: tuple[int, 
 
 def test_a_budget_is_kept_and_spent() -> None:
     model = network()
-    whole = sum(operations(model, SHAPE).values())
+    whole = sum(multiply_adds(model, SHAPE).values())
     probe = Probe.of(model, *data(1))
 
     def weights(m: torch.nn.Module, layers: Iterable[str]) -> dict[str, torch.Tensor]:
         return contributions(m, probe, "weights", layers)
 
     for budget in (0.4, 0.6, 0.9):
-        cut = copy.deepcopy(model)
-        cut.restrict(choose_poses(model, weights, budget=budget, image_shape=SHAPE))
-        assert budget - 0.12 < sum(operations(cut, SHAPE).values()) / whole <= budget
+        cut = restricted(model, choose_poses(model, weights, budget=budget, image_shape=SHAPE))
+        assert budget - 0.12 < sum(multiply_adds(cut, SHAPE).values()) / whole <= budget
     for wrong in (0.0, 0.2, 1.5):
-        with pytest.raises(ValueError, match="the budget is a share of the operations, from 0.2[5-9]"):
+        with pytest.raises(ValueError, match="the budget is a share of the multiply-adds, from 0.2[5-9]"):
             choose_poses(model, weights, budget=wrong, image_shape=SHAPE)
     with pytest.raises(ValueError, match="keep must be from 1 to 4"):
         choose_poses(model, weights, keep=5)
-    with pytest.raises(ValueError, match="either how many"):
+    with pytest.raises(ValueError, match="either keep, how many"):
         choose_poses(model, weights)
     with pytest.raises(ValueError, match="no group convolution"):
         choose_poses(ca.create_model("z2cnn"), weights, keep=1)

@@ -1,4 +1,4 @@
-"""From a run to a smaller network, its table and its picture."""
+"""A trained network becomes a smaller one, with its table and its picture."""
 
 from __future__ import annotations
 
@@ -10,27 +10,41 @@ from rich.console import Console
 
 import coattend as ca
 from coattend import cli
-from coattend.cooccurrence import operations
 from coattend.export import check_certificate
-from coattend.nn import group_convolutions, restricted_poses
+from coattend.models import group_convolutions, restricted_poses
+from coattend.nn import multiply_adds
+from coattend.report import contribution_figure, restriction_table
 from coattend.report.style import save
-from coattend.restrict import contribution_figure, fine_tune, restrict_trained, restriction_table
-from coattend.train import Recipe, load_trained
+from coattend.train import Recipe, RunFolder, load_trained, train
 from coattend.train.batches import Examples
+from coattend.train.restriction import fine_tune, restrict_trained
+from tests.train.conftest import tiny
+
+MODEL = "a_p4cnn:width=3"
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a network trained for a moment on a little of mini."""
+    torch.set_default_dtype(torch.float32)
+    root = tmp_path_factory.mktemp("runs")
+    recipe = tiny(train_images=192, test_images=100)
+    train(MODEL, recipe, 0, root, accelerator="cpu")
+    return RunFolder.of(root, MODEL, recipe, 0).path
 
 
 def test_a_run_becomes_a_smaller_network(run_folder: Path, tmp_path: Path) -> None:
     to = tmp_path / "half.safetensors"
     found = restrict_trained(run_folder, to, keep=2, epochs=1, images=16, train_images=128, test_images=60)
     small = load_trained(to)
-    assert restricted_poses(small.network) == found.kept
-    assert {len(poses) for poses in found.kept.values()} == {2}
-    before, cut, tuned = found.looks
-    assert [look.name for look in found.looks] == ["before", "cut", "fine-tuned"]
+    assert restricted_poses(small.network) == found.after
+    assert {len(poses) for poses in found.after.values()} == {2}
+    before, cut, tuned = found.stages
+    assert [stage.name for stage in found.stages] == ["before", "restricted", "fine-tuned"]
     assert before.time == 1
     assert tuned.parameters == sum(p.numel() for p in small.network.parameters()) < before.parameters
-    assert cut.operations == tuned.operations == sum(operations(small.network, (1, 28, 28)).values())
-    assert 0.45 < tuned.operations / before.operations < 0.6
+    assert cut.multiply_adds == tuned.multiply_adds == sum(multiply_adds(small.network, (1, 28, 28)).values())
+    assert 0.45 < tuned.multiply_adds / before.multiply_adds < 0.6
     assert set(tuned.equivariance) == set(range(4))
     assert max(tuned.equivariance.values()) < 1e-12
 
@@ -50,9 +64,9 @@ def test_a_run_becomes_a_smaller_network(run_folder: Path, tmp_path: Path) -> No
     assert all(file.stat().st_size > 10_000 for file in files)
 
     again = restrict_trained(to, tmp_path / "less.safetensors", budget=0.7, epochs=0, images=8, test_images=40)
-    assert 0.5 < again.looks[-1].operations / tuned.operations <= 0.7
-    assert all(set(again.kept[name]) <= set(found.kept[name]) for name in again.kept)
-    assert again.looks[1].error == again.looks[2].error  # no fine-tuning
+    assert 0.5 < again.stages[-1].multiply_adds / tuned.multiply_adds <= 0.7
+    assert all(set(again.after[name]) <= set(found.after[name]) for name in again.after)
+    assert again.stages[1].error == again.stages[2].error  # no fine-tuning
 
 
 def test_the_verb_prints_the_table_and_draws(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -68,7 +82,7 @@ def test_targets_and_data_are_checked_before_the_work(run_folder: Path, tmp_path
     there.write_bytes(b"")
     with pytest.raises(ValueError, match="exists already"):
         restrict_trained(run_folder, there, keep=2)
-    with pytest.raises(ValueError, match="either how many relative poses"):
+    with pytest.raises(ValueError, match="either keep, how many relative poses"):
         restrict_trained(run_folder, tmp_path / "a.safetensors", images=4, test_images=4)
     with pytest.raises(ValueError, match="keep must be from 1 to 4"):
         restrict_trained(run_folder, tmp_path / "a.safetensors", keep=9, images=4, test_images=4)

@@ -1,7 +1,7 @@
 """Error against operations: relative poses kept by what they contribute, by weight size, or at random.
 
-    python benchmarks/restriction_study.py --data rotated-mnist --recipe house --seeds 0,1,2 --folder runs \\
-        --results docs/restriction_study.json --picture docs/restriction_study
+    python -m experiments.restriction_study --data rotated-mnist --recipe house --seeds 0,1,2 --folder runs \\
+        --results results/restriction_study.json --picture docs/assets/restriction_study
 
 For a-p4-CNN and the same network over C8, each seed is trained by the recipe, then cut to all, half and a quarter of
 the relative poses of every group convolution, and fine-tuned. "all" is fine-tuned as well, so that all had the same
@@ -24,17 +24,15 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from coattend._files import write_atomically
-from coattend.cooccurrence import Probe, choose_poses, contributions, operations
 from coattend.data import load_data
-from coattend.models import EquivariantNetwork
-from coattend.nn import estimate_norm_statistics, group_convolutions
+from coattend.models import EquivariantNetwork, Probe, choose_poses, contributions, group_convolutions, restricted
+from coattend.nn import estimate_norm_statistics, multiply_adds
 from coattend.report.style import COLOURS, STYLES, drawing, save
-from coattend.restrict.fine_tuning import fine_tune
-from coattend.restrict.program import examples
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.batches import Examples
 from coattend.train.comparison import over_seeds
 from coattend.train.evaluate import evaluate
+from coattend.train.restriction import examples, fine_tune
 
 NETWORKS = {"a-p4-CNN": "a_p4cnn", "a-p4-CNN over C8": "a_p4cnn:group=C8,width=5,attention=output"}
 SHARES = (1, 2, 4)  # all, a half, a quarter
@@ -68,7 +66,7 @@ def result_of(arguments: argparse.Namespace, model: str, seed: int, share: int, 
     network = copy.deepcopy(trained.network)
     keep = max(1, network.group.order // share)
     if share > 1:
-        network.restrict(chosen_poses(network, way, keep, train_set, seed))
+        network = restricted(network, chosen_poses(network, way, keep, train_set, seed))
         estimate_norm_statistics(network, train_set.images.split(recipe.batch))
     fabric = Fabric(accelerator="cpu", devices=1)
     cut = evaluate(fabric, network, valid_set)
@@ -80,7 +78,7 @@ def result_of(arguments: argparse.Namespace, model: str, seed: int, share: int, 
         "share": share,
         "way": way,
         "kept": {name: list(layer.relative) for name, layer in group_convolutions(network).items()},
-        "operations": sum(operations(network, trained.image_shape).values()),
+        "operations": sum(multiply_adds(network, trained.image_shape).values()),
         "parameters": sum(p.numel() for p in network.parameters()),
         "error_cut_valid": cut.error,
         "error": tuned.error,

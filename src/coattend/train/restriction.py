@@ -1,0 +1,242 @@
+"""Networks with fewer relative poses: restriction of a trained network, and of a network while it is trained."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from coattend._files import check_target
+from coattend.data import Dataset, Split, load_data
+from coattend.equivariance import equivariance_error
+from coattend.export import export_safetensors
+from coattend.groups import FiniteGroup
+from coattend.models import (
+    EquivariantNetwork,
+    Measure,
+    Probe,
+    choose_poses,
+    contributions,
+    group_convolutions,
+    read_model_file,
+    restricted,
+    save_model,
+)
+from coattend.models.classifier import TrainedNetwork, load_trained, recipe_of, weights_file
+from coattend.models.records import RunError
+from coattend.models.restriction import RelativePoses
+from coattend.nn import estimate_norm_statistics, evaluating, multiply_adds
+from coattend.train.batches import Examples
+from coattend.train.evaluate import evaluate
+from coattend.train.optimizer import make_optimizer
+from coattend.train.recipe import Recipe
+from coattend.train.step import train_epoch
+
+FINE_TUNING_RATE = 0.3  # relative to the recipe's learning rate, since the weights are trained already
+MEASURED_IMAGES = 256
+TIMED_IMAGES = 32
+TIMED_ROUNDS = 9
+TRANSFORMED_IMAGES = 8
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Figures of a network at one stage of its restriction."""
+
+    name: str
+    error: float  # percent of the test images
+    multiply_adds: int  # per image
+    parameters: int
+    equivariance: dict[int, float]  # relative error by group element
+    time: float  # of inference, relative to the first stage
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """Result of a restriction: poses before and after by layer, contributions, stages, and the file of the network."""
+
+    group: FiniteGroup
+    before: RelativePoses
+    after: RelativePoses
+    contributions: dict[str, Tensor]
+    stages: tuple[Stage, ...]
+    path: Path
+
+
+def restrict_trained(
+    path: str | Path,
+    to: Path,
+    *,
+    keep: int | None = None,
+    budget: float | None = None,
+    data: str | None = None,
+    epochs: int = 3,
+    images: int = MEASURED_IMAGES,
+    train_images: int | None = None,
+    test_images: int | None = None,
+    measure: Measure = "logits",
+    seed: int = 0,
+    overwrite: bool = False,
+) -> Restriction:
+    """Restrict the network of a run folder or file to the relative poses that contribute most, and save it.
+
+    Poses are chosen on training images; the test split is used for the figures only. ``data`` is by default what the
+    network was trained on, ``images`` the number of training images used to measure contributions, ``epochs`` the
+    length of the fine-tuning. ``train_images`` and ``test_images`` limit the splits.
+    """
+    check_target(to, overwrite)
+    file = weights_file(path)
+    trained, recipe = load_trained(file), Recipe.from_dict(recipe_of(file))
+    source = matching_data(trained, data or recipe.data)
+    train = examples(trained, source.train, train_images)
+    test = examples(trained, source.test, test_images)
+    original = trained.network
+    probe = Probe.of(original, train.images[:images], train.labels[:images])
+    contributed = contributions(original, probe, measure)
+    poses = choose_poses(
+        original,
+        lambda network, layers: contributions(network, probe, measure, layers),
+        keep=keep,
+        budget=budget,
+        image_shape=trained.image_shape,
+    )
+    network = restricted(original, poses)
+    estimate_norm_statistics(network, train.images.split(recipe.batch))
+    before_tuning = copy.deepcopy(network)
+    fine_tune(network, recipe, train, epochs, seed)
+    metadata, _, extra_tensors = read_model_file(file)
+    save_model(network, to, metadata=metadata, extra_tensors=extra_tensors)
+    export_safetensors(to, to, overwrite=True)
+    networks = {"before": original, "restricted": before_tuning, "fine-tuned": network}
+    return Restriction(
+        group=network.group,
+        before={name: layer.relative for name, layer in group_convolutions(original).items()},
+        after=poses,
+        contributions=contributed,
+        stages=tuple(_stages(networks, test, trained.image_shape)),
+        path=to,
+    )
+
+
+def fine_tune(network: EquivariantNetwork, recipe: Recipe, examples: Examples, epochs: int, seed: int = 0) -> None:
+    """Continue the training of a network by its recipe for some epochs, with one falling learning rate.
+
+    The same seed gives the same weights. The state is in memory only: a fine-tuning that is stopped starts again.
+    """
+    recipe = replace(recipe, lr=recipe.lr * FINE_TUNING_RATE, schedule="one-cycle", warmup=0.1, epochs=max(1, epochs))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model, optimizer = fabric.setup(network, make_optimizer(network, recipe))
+    for epoch in range(epochs):
+        for _ in train_epoch(fabric, model, optimizer, examples, recipe, seed, epoch):
+            pass
+    network.eval()
+
+
+def poses_due(recipe: Recipe, network: EquivariantNetwork, epoch: int) -> int | None:
+    """Return the number of relative poses that layers are restricted to before this epoch; None if nothing changes.
+
+    Each fraction of the recipe's ``drop_poses_at`` that has passed removes an equal part of the poses to remove.
+    """
+    order = network.group.order
+    passed = sum(epoch >= moment * recipe.epochs for moment in recipe.drop_poses_at)
+    share = 1 - (1 - recipe.keep_poses) * passed / max(1, len(recipe.drop_poses_at))
+    keep = max(1, round(share * order))
+    most = max((len(layer.relative) for layer in group_convolutions(network).values()), default=0)
+    return keep if most > keep else None
+
+
+def drop_poses(
+    network: EquivariantNetwork, optimizer: Optimizer, recipe: Recipe, examples: Examples, keep: int
+) -> tuple[EquivariantNetwork, Optimizer]:
+    """Return a copy of a network with the ``keep`` poses that contribute most in every layer, and its optimizer."""
+    probe = Probe.of(network, examples.images[:MEASURED_IMAGES], examples.labels[:MEASURED_IMAGES])
+    poses = choose_poses(network, lambda net, layers: contributions(net, probe, layers=layers), keep=keep)
+    smaller = restricted(network, poses)
+    return smaller, carried_over(optimizer, network, make_optimizer(smaller, recipe), smaller)
+
+
+def carried_over(old: Optimizer, before: nn.Module, new: Optimizer, after: EquivariantNetwork) -> Optimizer:
+    """Give a new optimizer the state of the old one, by the names of parameters, and return it.
+
+    ``after`` is ``before`` restricted. State tensors in the shape of their parameter (momentum, moments of Adam) are
+    restricted as the parameter was: they take its place in a copy of the network, which is restricted in the same way.
+    Other state (step counts) is copied.
+    """
+    poses = {name: layer.relative for name, layer in group_convolutions(after).items()}
+    parameters, smaller = dict(before.named_parameters()), dict(after.named_parameters())
+    states: dict[str, dict[str, Any]] = {name: dict(old.state.get(p, {})) for name, p in parameters.items()}
+    for key in sorted({key for state in states.values() for key in state}):
+        shaped = {n: s[key] for n, s in states.items() if getattr(s.get(key), "shape", None) == parameters[n].shape}
+        for name, value in _restricted_values(before, shaped, poses).items():
+            states[name][key] = value
+    for name, state in states.items():
+        if state:
+            new.state[smaller[name]] = copy.deepcopy(state)
+    return new
+
+
+def _restricted_values(network: nn.Module, values: Mapping[str, Tensor], poses: RelativePoses) -> dict[str, Tensor]:
+    """Restrict tensors in the shape of the network's parameters, by name, as the parameters would be."""
+    carrier = copy.deepcopy(network)
+    with torch.no_grad():
+        for name, value in values.items():
+            carrier.get_parameter(name).copy_(value)
+    return {name: p.detach() for name, p in restricted(carrier, poses).named_parameters() if name in values}
+
+
+def matching_data(trained: TrainedNetwork, name: str) -> Dataset:
+    """Load data with the network's classes and image size."""
+    data = load_data(name, size=trained.image_shape[1], fit=trained.fit)
+    if data.image_shape != trained.image_shape or len(data.classes) != len(trained.classes):
+        raise RunError(
+            f"the network was trained on {len(trained.classes)} classes of images {trained.image_shape}, {data.name} "
+            f"has {len(data.classes)} classes of {data.image_shape}; choose data of the same kind."
+        )
+    return data
+
+
+def examples(trained: TrainedNetwork, split: Split, count: int | None = None) -> Examples:
+    """Return the first ``count`` images of a split, or all, preprocessed for the network."""
+    return Examples(trained.preprocessing.apply(split.images[:count]), split.labels[:count])
+
+
+def _stages(
+    networks: Mapping[str, EquivariantNetwork], test: Examples, image_shape: tuple[int, int, int]
+) -> list[Stage]:
+    fabric = Fabric(accelerator="cpu", devices=1)
+    times = _relative_times(list(networks.values()), test.images[:TIMED_IMAGES])
+    images = test.images[:TRANSFORMED_IMAGES].double()
+    return [
+        Stage(
+            name=name,
+            error=evaluate(fabric, network, test).error,
+            multiply_adds=sum(multiply_adds(network, image_shape).values()),
+            parameters=sum(p.numel() for p in network.parameters()),
+            equivariance=equivariance_error(copy.deepcopy(network).double(), images, network.group),
+            time=seconds,
+        )
+        for (name, network), seconds in zip(networks.items(), times, strict=True)
+    ]
+
+
+def _relative_times(networks: Sequence[EquivariantNetwork], images: Tensor) -> list[float]:
+    """Return each network's inference time relative to the first, the median over interleaved rounds."""
+    rounds = []
+    for _ in range(TIMED_ROUNDS + 1):
+        seconds = []
+        for network in networks:
+            with evaluating(network):
+                start = time.perf_counter()
+                network(images)
+                seconds.append(time.perf_counter() - start)
+        rounds.append([s / seconds[0] for s in seconds])
+    return [statistics.median(ratios) for ratios in zip(*rounds[1:], strict=True)]  # the first round warms up
