@@ -14,6 +14,11 @@ from coattend.nn import GroupConv2d
 NETWORKS = ["a_p4cnn:width=4,relative=0-1", "p4cnn:width=16,relative=0-1,head=max", "p4m_allcnn:width=4,relative=0-2-5"]
 
 
+@pytest.fixture(autouse=True)
+def _float32() -> None:
+    torch.set_default_dtype(torch.float32)
+
+
 def settled(name: str) -> ca.models.EquivariantNetwork:
     torch.manual_seed(0)
     network = ca.create_model(name)
