@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -17,11 +18,15 @@ from coattend import cli
 from coattend.__main__ import run
 from coattend.cli import main
 from coattend.data import load_data
+from coattend.data.fitting import Fit
 from coattend.train import Recipe
 
 
-def coattend(*arguments: str, width: int = 80) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": str(width), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
+def coattend(*arguments: str, shadow: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the program; modules in the folder ``shadow`` take the place of libraries."""
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
+    if shadow is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(shadow), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-W", "error", "-m", "coattend", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, encoding="utf-8", check=False)
 
@@ -125,8 +130,26 @@ def test_recipes_lists_every_field_with_its_values(capsys: pytest.CaptureFixture
     assert lines["optimizer"] == ["adamw", "adamw", "adam"]
 
 
-def test_version() -> None:
-    assert coattend("--version").stdout.strip() == f"coattend {ca.__version__}"
+def test_version_and_help_do_not_load_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')")
+    assert coattend("--version", shadow=tmp_path).stdout.strip() == f"coattend {ca.__version__}"
+    shown = coattend("train", "--help", shadow=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "{resize,crop}" in shown.stdout
+
+
+@pytest.mark.parametrize("library", ["torch", "tyro"])
+def test_ctrl_c_while_a_library_is_loaded_ends_without_a_traceback(library: str, tmp_path: Path) -> None:
+    (tmp_path / f"{library}.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+    )
+    stopped = coattend("models", shadow=tmp_path)
+    assert stopped.returncode == 130
+    assert stopped.stderr.split() in ([], ["coattend:", "stopped."])
+
+
+def test_the_command_line_offers_the_fits_of_the_library() -> None:
+    assert get_args(cli.Fit) == get_args(Fit)
 
 
 def test_train_evaluate_and_predict_work_together(tmp_path: Path) -> None:

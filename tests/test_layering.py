@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import coattend
+
 SOURCE = Path(__file__).parents[1] / "src" / "coattend"
 FLOORS = [
     "groups",
@@ -62,6 +64,18 @@ def test_the_package_shows_what_is_public_and_loads_the_rest_when_used() -> None
     assert {"data", "export", "nn", "report", "train", "create_model", "FiniteGroup", "__version__"} <= set(names)
     assert not {"importlib", "ModuleType", "cli", "version"} & set(names)
     assert shown[1] == "False"
+
+
+def test_type_checkers_see_the_names_that_are_loaded_when_used() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    typed = sorted((alias.name, node.module) for node in imports for alias in node.names if node.module != "typing")
+    names = [(name, f"coattend.{package}") for name, package in coattend._PACKAGE_OF.items()]
+    packages = [(package, "coattend") for package in coattend._PUBLIC]
+    assert typed == sorted([*names, *packages, ("__version__", "coattend.version")])
+    assert all(hasattr(coattend, name) for name in dir(coattend))
+    with pytest.raises(AttributeError, match="has no attribute 'absent'"):
+        coattend.absent  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_predicting_loads_nothing_that_trains_or_draws() -> None:

@@ -1,42 +1,71 @@
 """Co-attentive equivariant neural networks for images without a preferred orientation."""
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from coattend import functional as functional
-from coattend import models as models
-from coattend import nn as nn
-from coattend.equivariance import assert_equivariant as assert_equivariant
-from coattend.equivariance import diagnose as diagnose
-from coattend.equivariance import equivariance_error as equivariance_error
-from coattend.export import freeze as freeze
-from coattend.groups import FiniteGroup as FiniteGroup
-from coattend.groups import cyclic as cyclic
-from coattend.groups import dihedral as dihedral
-from coattend.groups import direct_product as direct_product
-from coattend.groups import get_group as get_group
-from coattend.models import create_model as create_model
-from coattend.models import is_exact as is_exact
-from coattend.models import list_models as list_models
-from coattend.models import load_model as load_model
-from coattend.models import model_entry as model_entry
-from coattend.models import push_model as push_model
-from coattend.models import save_model as save_model
-from coattend.nn import attention_masks as attention_masks
 from coattend.version import __version__ as __version__
 
-_LOADED_WHEN_USED = ("data", "export", "report", "train")  # they need libraries that the layers do not
+if TYPE_CHECKING:
+    from coattend import data as data
+    from coattend import equivariance as equivariance
+    from coattend import export as export
+    from coattend import functional as functional
+    from coattend import groups as groups
+    from coattend import models as models
+    from coattend import nn as nn
+    from coattend import report as report
+    from coattend import train as train
+    from coattend.equivariance import assert_equivariant as assert_equivariant
+    from coattend.equivariance import diagnose as diagnose
+    from coattend.equivariance import equivariance_error as equivariance_error
+    from coattend.export import freeze as freeze
+    from coattend.groups import FiniteGroup as FiniteGroup
+    from coattend.groups import cyclic as cyclic
+    from coattend.groups import dihedral as dihedral
+    from coattend.groups import direct_product as direct_product
+    from coattend.groups import get_group as get_group
+    from coattend.models import create_model as create_model
+    from coattend.models import is_exact as is_exact
+    from coattend.models import list_models as list_models
+    from coattend.models import load_model as load_model
+    from coattend.models import model_entry as model_entry
+    from coattend.models import push_model as push_model
+    from coattend.models import save_model as save_model
+    from coattend.nn import attention_masks as attention_masks
 
+# Loaded on first use: torch takes seconds, which `coattend --help` does not need, and Ctrl-C meanwhile is no error.
+_PUBLIC = {
+    "data": (),
+    "equivariance": ("assert_equivariant", "diagnose", "equivariance_error"),
+    "export": ("freeze",),
+    "functional": (),
+    "groups": ("FiniteGroup", "cyclic", "dihedral", "direct_product", "get_group"),
+    "models": (
+        "create_model",
+        "is_exact",
+        "list_models",
+        "load_model",
+        "model_entry",
+        "push_model",
+        "save_model",
+    ),
+    "nn": ("attention_masks",),
+    "report": (),
+    "train": (),
+}
+_PACKAGE_OF = {name: package for package, names in _PUBLIC.items() for name in names}
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _LOADED_WHEN_USED:
-        return importlib.import_module(f"coattend.{name}")
-    raise AttributeError(f"module 'coattend' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _PUBLIC:
+            return importlib.import_module(f"coattend.{name}")
+        if name not in _PACKAGE_OF:
+            raise AttributeError(f"module 'coattend' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"coattend.{_PACKAGE_OF[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    names = {
-        name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, ModuleType)
-    }
-    packages = {"equivariance", "functional", "groups", "models", "nn", *_LOADED_WHEN_USED}
-    return sorted((names - {"ModuleType"}) | packages | {"__version__"})
+    return sorted([*_PUBLIC, *_PACKAGE_OF, "__version__"])

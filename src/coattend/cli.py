@@ -8,27 +8,13 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-import torch
 import tyro
 
-from coattend import data as datasets
 from coattend._terminal import console, say
 from coattend._words import missing
-from coattend.data.fitting import Fit
-from coattend.export import export_file
-from coattend.report import (
-    check_network,
-    comparison_table,
-    data_table,
-    fetch_progress,
-    models_table,
-    recipes_table,
-    reproduction_table,
-    working,
-)
 from coattend.version import __version__
 
-# The training verbs import coattend.train themselves: it loads Lightning Fabric, which takes seconds.
+# Verbs import what they need themselves: torch and Lightning Fabric take seconds, which `coattend --help` does without.
 
 app = tyro.extras.SubcommandApp()
 
@@ -46,6 +32,7 @@ Pixels = Annotated[int | None, _shown("PIXELS")]
 Folder = Annotated[Path, _shown("FOLDER")]
 File = Annotated[Path | None, _shown("FILE")]
 Seeds = Annotated[str, _shown("SEED[,SEED...]")]
+Fit = Literal["resize", "crop"]  # that of coattend.data
 
 
 @app.command
@@ -57,6 +44,8 @@ def models(pattern: Annotated[tyro.conf.Positional[str], _shown("PATTERN")] = "*
     Args:
         pattern: Wildcards pick some of them, for example "*p4m*".
     """
+    from coattend.report.console import models_table
+
     console().print(models_table(pattern))
     return 0
 
@@ -81,6 +70,8 @@ def check(
         group: The group to check against; by default the network's own, for plain networks p4.
         seed: Seed of weights and images.
     """
+    from coattend.report.check import check_network
+
     return 0 if check_network(model, size, group, seed, console()) else 1
 
 
@@ -97,6 +88,9 @@ def data(
         action: list, or fetch with a name.
         name: rotated-mnist, mnist or cifar10; mini is inside the package.
     """
+    from coattend import data as datasets
+    from coattend.report.console import data_table, fetch_progress
+
     if action == "list":
         console().print(data_table(datasets.available()))
         return 0
@@ -168,6 +162,7 @@ def recipes(model: Model = "p4cnn") -> int:
     Args:
         model: The network whose row of Table 1 the paper's recipe is for.
     """
+    from coattend.report.console import recipes_table
     from coattend.train import get_recipe
 
     console().print(recipes_table([get_recipe(name, model) for name in ("quick", "house", "paper")]))
@@ -205,6 +200,7 @@ def compare(
         devices: Processes on this machine.
         nodes: Machines.
     """
+    from coattend.report.console import comparison_table
     from coattend.train import compare as compare_all
 
     _keep_memory(accelerator)
@@ -306,6 +302,7 @@ def reproduce(
         folder: Where run folders are.
         ledger: Where results.md and its results are written; by default a folder ledger beside the runs.
     """
+    from coattend.report.console import reproduction_table
     from coattend.train import changed, collect, get_recipe, reproductions, write_ledger
     from coattend.train import train as train_one
 
@@ -339,6 +336,7 @@ def report(
         envelope_data: Data sets for the co-occurrence envelopes, separated by commas; by default that of the runs.
         pictures: Also write every figure into this folder, as PNG and SVG.
     """
+    from coattend.report.console import working
     from coattend.report.page import write_report
 
     with working("reading the runs") as progress:
@@ -364,6 +362,7 @@ def attend(
         to: The folder for the pictures, PNG and SVG.
     """
     from coattend.report.attend import attend as attend_to
+    from coattend.report.console import working
 
     with working(f"looking at {image}"):
         for line in attend_to(file, image, to):
@@ -429,6 +428,8 @@ def export(
         data: The data set for that; by default the one the network was trained on.
         overwrite: Replace a file that is there.
     """
+    from coattend.export import export_file
+
     for line in export_file(
         file, to, size=size, masks=masks, responses=responses, int8=int8, data=data, overwrite=overwrite
     ):
@@ -563,6 +564,8 @@ def _seeds(text: str) -> list[int]:
 
 
 def _leads() -> bool:
-    if torch.distributed.is_initialized():
-        return torch.distributed.get_rank() == 0
+    """Return whether this is the first of the processes that train as one, or the only one."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        return bool(distributed.get_rank() == 0)
     return os.environ.get("RANK", "0") == "0"  # torchrun has started several, and none has joined the group yet
