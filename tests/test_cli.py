@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 
 import coattend as ca
 from coattend import cli
@@ -22,16 +24,42 @@ from coattend.data.fitting import Fit
 from coattend.train import Recipe
 
 
-def coattend(*arguments: str, shadow: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the program; modules in the folder ``shadow`` take the place of libraries."""
-    environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
-    if shadow is not None:
-        environment["PYTHONPATH"] = os.pathsep.join([str(shadow), os.environ.get("PYTHONPATH", "")])
+def program(shadow: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in a process of its own; modules in the folder ``shadow`` stand in for libraries."""
+    path = os.pathsep.join([str(shadow), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": path}
     command = [sys.executable, "-W", "error", "-m", "coattend", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, encoding="utf-8", check=False)
 
 
-def test_models_prints_all_with_counts_and_a_note_for_each_difference() -> None:
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Verb = Callable[..., Ended]
+
+
+@pytest.fixture
+def coattend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Verb:
+    """The program, called in this process: importing torch for every verb would take seconds."""
+    monkeypatch.setenv("COLUMNS", "80")
+    torch.set_default_dtype(torch.float32)
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["coattend", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_models_prints_all_with_counts_and_a_note_for_each_difference(coattend: Verb) -> None:
     run = coattend("models")
     assert run.returncode == 0
     for name in ca.list_models():
@@ -44,7 +72,7 @@ def test_models_prints_all_with_counts_and_a_note_for_each_difference() -> None:
     assert max(map(len, run.stdout.splitlines())) <= 80
 
 
-def test_models_takes_a_pattern() -> None:
+def test_models_takes_a_pattern(coattend: Verb) -> None:
     run = coattend("models", "dren*")
     assert "dren_maxpool" in run.stdout
     assert "p4cnn" not in run.stdout
@@ -52,7 +80,7 @@ def test_models_takes_a_pattern() -> None:
     assert (bad.returncode, bad.stderr.startswith("coattend: no model matches 'xyz*'")) == (2, True)
 
 
-def test_check_passes_fails_and_explains(tmp_path: Path) -> None:
+def test_check_passes_fails_and_explains(coattend: Verb, tmp_path: Path) -> None:
     sound = coattend("check", "a_p4cnn:width=4")
     assert sound.returncode == 0
     assert "turn 270°" in sound.stdout
@@ -90,14 +118,10 @@ def test_check_passes_fails_and_explains(tmp_path: Path) -> None:
         (("check", "p4cnn", "--size", "5"), "larger than the padded map of 1 x 1; pass larger images"),
     ],
 )
-def test_mistakes_end_in_one_line_and_exit_code_2(
-    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["coattend", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    line = capsys.readouterr().err.splitlines()[-1]
+def test_mistakes_end_in_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str, coattend: Verb) -> None:
+    ended = coattend(*arguments)
+    assert ended.returncode == 2
+    line = ended.stderr.splitlines()[-1]
     assert line.startswith("coattend: ")
     assert message in line
 
@@ -106,13 +130,8 @@ VERBS = re.findall(r"@app\.command\ndef (\w+)\(", Path(cli.__file__).read_text()
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_names_what_is_expected_and_has_an_example(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["coattend", verb, "--help"])
-    with pytest.raises(SystemExit):
-        main()
-    text = capsys.readouterr().out
+def test_help_names_what_is_expected_and_has_an_example(verb: str, coattend: Verb) -> None:
+    text = coattend(verb, "--help").stdout
     for vague in ("STR", r"\{None\}", "PATH"):
         assert not re.search(rf"(?<!\w){vague}(?!\w)", text), vague
     (example,) = re.findall(r"Example: coattend (.*)", text)
@@ -132,8 +151,8 @@ def test_recipes_lists_every_field_with_its_values(capsys: pytest.CaptureFixture
 
 def test_version_and_help_do_not_load_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')")
-    assert coattend("--version", shadow=tmp_path).stdout.strip() == f"coattend {ca.__version__}"
-    shown = coattend("train", "--help", shadow=tmp_path)
+    assert program(tmp_path, "--version").stdout.strip() == f"coattend {ca.__version__}"
+    shown = program(tmp_path, "train", "--help")
     assert shown.returncode == 0, shown.stderr
     assert "{resize,crop}" in shown.stdout
 
@@ -143,7 +162,7 @@ def test_ctrl_c_while_a_library_is_loaded_ends_without_a_traceback(library: str,
     (tmp_path / f"{library}.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
     )
-    stopped = coattend("models", shadow=tmp_path)
+    stopped = program(tmp_path, "models")
     assert stopped.returncode == 130
     assert stopped.stderr.split() in ([], ["coattend:", "stopped."])
 
@@ -152,7 +171,7 @@ def test_the_command_line_offers_the_fits_of_the_library() -> None:
     assert get_args(cli.Fit) == get_args(Fit)
 
 
-def test_train_evaluate_and_predict_work_together(tmp_path: Path) -> None:
+def test_train_evaluate_and_predict_work_together(coattend: Verb, tmp_path: Path) -> None:
     small = ["--set", "epochs=1", "--set", "train_images=64", "--set", "test_images=50"]
     trained = coattend("train", "a_p4cnn:width=2", "--folder", str(tmp_path), *small)
     assert trained.returncode == 0, trained.stderr
@@ -174,7 +193,7 @@ def test_train_evaluate_and_predict_work_together(tmp_path: Path) -> None:
     assert "absent.png" in missing.stderr
 
 
-def test_data_list_shows_all() -> None:
+def test_data_list_shows_all(coattend: Verb) -> None:
     listed = coattend("data", "list").stdout
     assert all(name in listed for name in ("mini", "rotated-mnist", "mnist", "cifar10"))
 
@@ -192,39 +211,34 @@ def test_data_list_shows_all() -> None:
     ],
 )
 def test_what_the_machine_refuses_is_one_line(
-    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, message: str, coattend: Verb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(sys, "argv", ["coattend", "models"])
     monkeypatch.setattr("coattend.cli.app.cli", fail)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(message)
+    ended = coattend("models")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(message)
 
 
 @pytest.mark.parametrize(("verb", "resumes"), [("train", True), ("compare", True), ("report", False), ("bench", False)])
 def test_ctrl_c_promises_to_go_on_only_where_it_does(
-    verb: str, resumes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, resumes: bool, coattend: Verb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys, "argv", ["coattend", verb])
     monkeypatch.setattr("coattend.cli.app.cli", interrupt)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130
-    said = capsys.readouterr().err
-    assert "stopped" in said
-    assert ("the same command goes on" in said) == resumes
+    ended = coattend(verb)
+    assert ended.returncode == 130
+    assert "stopped" in ended.stderr
+    assert ("the same command goes on" in ended.stderr) == resumes
 
 
 def test_nothing_is_interrupted_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("coattend.__main__.main", lambda: sys.exit(0))
+    monkeypatch.setattr("coattend.cli.main", lambda: sys.exit(0))
     try:
         with pytest.raises(SystemExit):
             run()
