@@ -33,7 +33,7 @@ def measure(task: str) -> None:
     if steps:
         training = dataset.train_and_valid().images
         preprocessing = make_preprocessing(steps).fit(training)
-        parts = [preprocessing.apply(training), preprocessing.apply(dataset.test.images)]
+        parts = [preprocessing(training), preprocessing(dataset.test.images)]
         assert all(bool(part.isfinite().all()) for part in parts)
     seconds, cpu = time.perf_counter() - started, time.process_time() - worked
     print(f"| {task} | {loaded:.2f} | {seconds:.2f} | {cpu:.2f} | {_peak_gigabytes():.2f} |", flush=True)

@@ -37,7 +37,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for name, steps in PIPELINES.items():
         preprocessing = make_preprocessing(steps).fit(images)
-        x = preprocessing.apply(images).numpy().ravel()
+        x = preprocessing(images).numpy().ravel()
         place = int(PERCENT / 100 * (len(x) - 1))
         spread = _standard_deviation(x)
         x.partition(place)

@@ -107,7 +107,7 @@ def _data() -> Iterator[Call]:
         yield wrong(f"make_augmentation({steps!r})", data.make_augmentation, steps)
     for clip in (-1, NAN, "x"):
         yield wrong(f"make_preprocessing(clip={clip!r})", data.make_preprocessing, ["scalar"], clip)
-    yield wrong("preprocessing before it is fitted", data.make_preprocessing(["scalar"]).apply, IMAGES)
+    yield wrong("preprocessing before it is fitted", data.make_preprocessing(["scalar"]), IMAGES)
     for what, images in {"None": None, "3-d": IMAGES[0], "numpy": np.zeros(3)}.items():
         yield wrong(f"Preprocessing.fit({what})", data.make_preprocessing(["scalar"]).fit, images)
     splits: dict[str, tuple[Any, Any]] = {

@@ -67,4 +67,4 @@ def test_the_percentile_that_explains_the_papers_clipping() -> None:
     """2.296 on all 50,000 images (docs/data.md); here on every tenth."""
     x = real("cifar10").train_and_valid().images[::10]
     fitted = make_preprocessing(["per-image-channel", "clip99"]).fit(x)
-    assert abs(float(fitted.state()["1.clip99.bound"]) - 2.296) < 0.02
+    assert abs(float(fitted.steps[1].bound) - 2.296) < 0.02

@@ -11,7 +11,7 @@ import torch
 
 from coattend.data import load_data, make_preprocessing
 from coattend.models import create_model
-from coattend.models.classifier import TrainedNetwork
+from coattend.models.classifier import Classifier
 from coattend.report.attend import attend, fitted_image, look, network_name
 from coattend.report.page import write_report
 from coattend.report.runs import find_runs
@@ -106,7 +106,7 @@ def test_names_leave_out_what_the_data_decide() -> None:
 def test_long_names_neither_overlap_nor_leave_the_picture(label: str) -> None:
     network = create_model("p4cnn:group=p4m,width=1").float().eval()
     images = load_data("mini").test.images
-    one = TrainedNetwork(network, make_preprocessing(["scalar"]).fit(images), (label,) * 10, (1, 28, 28), "")
+    one = Classifier(network, make_preprocessing(["scalar"]).fit(images), (label,) * 10, (1, 28, 28), "")
     figure = look(one, images[0]).figure(0)
     figure.draw_without_rendering()
     titles = [axes.title.get_window_extent() for axes in figure.axes[:8]]

@@ -112,7 +112,7 @@ def test_recorded_equivariance_recipe_and_commands(trained: Path, page: str) -> 
 
 def test_envelopes_on_the_page_are_those_of_the_function(trained: Path, page: str) -> None:
     network = load_trained(folder_of(trained, ATTENTIVE))
-    images = network.preprocessing.apply(load_data("mini").test.images[:100])
+    images = network.preprocessing(load_data("mini").test.images[:100])
     (rows,) = Tables(page).named("envelope", model=ATTENTIVE)
     envelopes = co_occurrence(network.network, images)
     assert len(rows) == len(envelopes) == 7
@@ -151,7 +151,7 @@ def test_a_curve_that_is_repeated_is_the_curve_that_would_be_measured(trained: P
             tilted = turned_batch(images.float(), torch.full((24,), math.radians(rest), dtype=torch.float32))
             turned = torch.rot90(tilted.clamp(0, 255), quarter, (-2, -1))
             with evaluating(network.network):
-                read = network.network(network.preprocessing.apply(turned)).argmax(1)
+                read = network.network(network.preprocessing(turned)).argmax(1)
             assert curve[place] == pytest.approx(100 * (read != labels).double().mean().item())
 
 

@@ -13,6 +13,8 @@ import torch
 import coattend as ca
 from coattend.cli import main
 from coattend.data import load_data, make_preprocessing
+from coattend.data.fitting import Fit
+from coattend.models.classifier import Classifier
 from coattend.train import RunError, load_trained
 from coattend.train.evaluate import evaluate_classifier as evaluated
 
@@ -41,7 +43,7 @@ def run(tmp_path: Path) -> Path:
     return saved(tmp_path)
 
 
-def saved(tmp_path: Path, fit: str = "resize", poison: bool = False, model: str = "p4cnn", recipe: bool = True) -> Path:
+def saved(tmp_path: Path, fit: Fit = "resize", poison: bool = False, model: str = "p4cnn", recipe: bool = True) -> Path:
     own = write_images(tmp_path / "own")
     data = load_data(own)
     torch.manual_seed(0)
@@ -49,16 +51,9 @@ def saved(tmp_path: Path, fit: str = "resize", poison: bool = False, model: str 
     if poison:
         torch.nn.init.constant_(next(network.parameters()), 3e38)  # sums overflow
     preprocessing = make_preprocessing(["scalar"]).fit(data.train.images)
-    metadata = {
-        "preprocessing": json.dumps({"steps": ["scalar"], "clip": None}),
-        "image_shape": json.dumps(data.image_shape),
-        "classes": json.dumps(data.classes),
-        "provenance": data.provenance,
-        "recipe": json.dumps({"data": str(own), "fit": fit}),
-    }
-    if not recipe:
-        del metadata["recipe"]
-    ca.save_model(network, tmp_path / "net.safetensors", metadata=metadata, extra_tensors=preprocessing.state())
+    metadata = {"recipe": json.dumps({"data": str(own), "fit": fit})} if recipe else {}
+    classifier = Classifier(network, preprocessing, data.classes, data.image_shape, data.provenance, fit, metadata)
+    classifier.save(tmp_path / "net.safetensors")
     return tmp_path / "net.safetensors"
 
 

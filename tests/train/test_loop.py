@@ -101,7 +101,7 @@ def test_the_epoch_is_chosen_on_validation_and_can_be_used_alone(tmp_path: Path)
     )
     assert 100 * wrong / 40 == pytest.approx(result["error"]["valid"])
     with torch.no_grad():
-        logits = trained.network.eval()(trained.preprocessing.apply(data.test.images[:40]))
+        logits = trained.network.eval()(trained.preprocessing(data.test.images[:40]))
     assert [p.confidence for p in predictions] == pytest.approx(logits.softmax(1).amax(1).tolist(), rel=1e-5)
 
 

@@ -1,137 +1,112 @@
-"""Preprocessing as a list of named steps, fitted on the training part and applied to every split."""
+"""Preprocessing: a chain of modules that turns pixels into the input of a network."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coattend.data.catalog import check_names, unknown
 from coattend.data.preprocessing_steps import (
     Clip,
     ClipPercentile,
-    ContrastNormalise,
-    Standardise,
-    StandardiseImageChannels,
+    NormalizeContrast,
+    Standardize,
+    StandardizeImageChannels,
     Step,
     Whiten,
 )
 
 CHUNK = 2000  # images transformed at once, in float64
 
+
+class Preprocessing(nn.Module):
+    """Apply steps in order; constructed by :func:`make_preprocessing`.
+
+    ``forward`` takes pixels (n, channels, height, width), bytes or floating-point values from 0 to 255, and returns
+    float32. It computes in float64, and in another type after ``.to(dtype)``: float32 is enough for every step but
+    ``zca``, which divides by small singular values.
+    """
+
+    _carrier: Tensor
+
+    def __init__(self, names: Sequence[str], clip: float | None = None) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        self.clip = clip
+        steps = [_step(name) for name in names] + ([] if clip is None else [Clip(clip)])
+        self.steps: Sequence[Step] = nn.ModuleList(steps)  # type: ignore[assignment]
+        self.register_buffer("_carrier", torch.empty(0, dtype=torch.float64), persistent=False)  # of the type of .to()
+
+    @property
+    def commutes_with_rotation(self) -> bool:
+        """Whether rotating by quarter turns or mirroring gives the same result before and after preprocessing."""
+        return all(step.commutes_with_rotation for step in self.steps)
+
+    @torch.no_grad()
+    def fit(self, train_images: Tensor) -> Preprocessing:
+        """Compute means, standard deviations and whitening from training images; return the module itself."""
+        _check_images(train_images)
+        if not len(train_images):
+            raise ValueError("Preprocessing.fit expects at least one training image, got none.")
+        for number, step in enumerate(self.steps):
+
+            def chunks(before: Sequence[Step] = self.steps[:number]) -> Iterator[Tensor]:
+                for chunk in train_images.split(CHUNK):
+                    yield _through(before, chunk.double())
+
+            step.fit(chunks)
+        return self
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the input of the network, float32 on the device of the pixels."""
+        _check_images(pixels)
+        if not all(step.is_fitted for step in self.steps):
+            raise ValueError("Preprocessing is not fitted; call fit(train_images) or load_state_dict(state) first.")
+        dtype = self._carrier.dtype
+        if torch.compiler.is_compiling() or len(pixels) <= CHUNK:
+            return _through(self.steps, pixels.to(dtype)).float()
+        out = torch.empty(pixels.shape, dtype=torch.float32, device=pixels.device)
+        for start in range(0, len(pixels), CHUNK):
+            out[start : start + CHUNK] = _through(self.steps, pixels[start : start + CHUNK].to(dtype))
+        return out
+
+
 STEPS: dict[str, Callable[[], Step]] = {
-    "scalar": lambda: Standardise((0, 1, 2, 3)),
-    "per-channel": lambda: Standardise((0, 2, 3)),
-    "per-pixel": lambda: Standardise((0,)),
-    "per-image-channel": StandardiseImageChannels,
-    "gcn": ContrastNormalise,
+    "scalar": lambda: Standardize((0, 1, 2, 3)),
+    "per-channel": lambda: Standardize((0, 2, 3)),
+    "per-pixel": lambda: Standardize((0,)),
+    "per-image-channel": StandardizeImageChannels,
+    "gcn": NormalizeContrast,
     "zca": Whiten,
 }
-NUMBERED: dict[str, Callable[[float], Step]] = {  # written with a number behind: gcn55, zca0.1, clip99
-    "gcn": ContrastNormalise,
+NUMBERED: dict[str, Callable[[float], Step]] = {  # followed by a number: gcn55, zca0.1, clip99
+    "gcn": NormalizeContrast,
     "zca": Whiten,
     "clip": ClipPercentile,
 }
 
 
-class Preprocessing:
-    """Steps in order; made by ``make_preprocessing``."""
-
-    def __init__(self, names: tuple[str, ...], steps: Sequence[Step]) -> None:
-        self.names = names
-        self.steps = tuple(steps)
-        self._fitted = not any(step.learnt for step in steps)
-
-    @property
-    def commutes_with_rotation(self) -> bool:
-        """Whether turning an image by quarter turns, or mirroring it, before or after makes no difference."""
-        return all(step.commutes_with_rotation for step in self.steps)
-
-    def fit(self, train_images: Tensor) -> Preprocessing:
-        """Learn means, spreads and whitening from the training images (n, channels, height, width)."""
-        _check_images(train_images)
-        if not len(train_images):
-            raise ValueError("Preprocessing.fit expects at least one training image, got none.")
-        for place, step in enumerate(self.steps):
-            before = self.steps[:place]
-
-            def chunks(before: tuple[Step, ...] = before) -> Iterator[Tensor]:
-                for chunk in train_images.split(CHUNK):
-                    yield _through(before, chunk)
-
-            step.fit(chunks)
-        self._fitted = True
-        return self
-
-    def apply(self, images: Tensor) -> Tensor:
-        """Images as float32. Bytes, or floating point numbers from 0 to 255 as augmentation leaves them."""
-        _check_images(images)
-        self._check_fitted("apply")
-        out = torch.empty(images.shape, dtype=torch.float32, device=images.device)
-        for chunk, place in zip(images.split(CHUNK), out.split(CHUNK), strict=True):
-            if len(chunk):
-                place.copy_(_through(self.steps, chunk))
-        return out
-
-    def state(self) -> dict[str, Tensor]:
-        """What was learnt, by position and name of the step, for a checkpoint."""
-        self._check_fitted("state")
-        return {
-            f"{place}.{self.names[place]}.{name}": step.state[name]
-            for place, step in enumerate(self.steps)
-            for name in step.learnt
-        }
-
-    def load_state(self, state: Mapping[str, Tensor]) -> Preprocessing:
-        """Take up what an equal preprocessing has learnt."""
-        expected = {
-            f"{place}.{self.names[place]}.{name}": (step, name)
-            for place, step in enumerate(self.steps)
-            for name in step.learnt
-        }
-        if set(state) != set(expected):
-            raise ValueError(
-                f"Preprocessing of the steps {self.names} expects the state {sorted(expected)}, got {sorted(state)}; "
-                "build it from the steps that the state was saved with."
-            )
-        for key, (step, name) in expected.items():
-            step.state[name] = state[key].double()
-        self._fitted = True
-        return self
-
-    def _check_fitted(self, wanted: str) -> None:
-        if not self._fitted:
-            raise ValueError(
-                f"Preprocessing.{wanted} comes after fit(train_images) or load_state(state); call one first."
-            )
-
-    def __repr__(self) -> str:
-        return f"Preprocessing({', '.join(self.names)})"
-
-
 def make_preprocessing(steps: Sequence[str], clip: float | None = None) -> Preprocessing:
-    """Preprocessing by the names of its steps; ``clip`` limits the result to -clip..clip.
+    """Return the preprocessing with the named steps; ``clip`` limits its output to -clip..clip.
 
-    ``scalar``, ``per-channel`` and ``per-pixel`` standardise with training statistics, ``per-image-channel`` and
-    ``gcn`` each image by itself, ``gcn55`` by its L2 norm to length 55; ``zca`` whitens as G-CNN's code does,
+    ``scalar``, ``per-channel`` and ``per-pixel`` standardize with training statistics, ``per-image-channel`` and
+    ``gcn`` each image with its own, ``gcn55`` gives each image the L2 norm 55; ``zca`` whitens as G-CNN's code does,
     ``zca0.1`` as pylearn2 does with that bias; ``clip99`` limits values to the 99th percentile of the training values.
 
     >>> make_preprocessing(["gcn", "zca"]).commutes_with_rotation
     False
     """
     check_names("make_preprocessing", steps)
-    names, made = tuple(steps), [_made(name) for name in steps]
-    if clip is not None:
-        if isinstance(clip, bool) or not isinstance(clip, (int, float)) or not 0 < clip < math.inf:
-            raise ValueError(f"make_preprocessing expects clip to be a positive number or None, got {clip!r}.")
-        names, made = (*names, f"clip at {clip:g}"), [*made, Clip(clip)]
-    return Preprocessing(names, made)
+    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, (int, float)) or not 0 < clip < math.inf):
+        raise ValueError(f"make_preprocessing expects clip to be a positive number or None, got {clip!r}.")
+    return Preprocessing(steps, clip)
 
 
-def _made(name: str) -> Step:
+def _step(name: str) -> Step:
     if name in STEPS:
         return STEPS[name]()
     numbered = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", name)
@@ -143,10 +118,10 @@ def _made(name: str) -> Step:
     raise ValueError(unknown(name, (*STEPS, "gcn55", "zca0.1", "clip99"), "preprocessing step"))
 
 
-def _through(steps: Sequence[Step], images: Tensor) -> Tensor:
-    x = images.double() / 255
+def _through(steps: Sequence[Step], pixels: Tensor) -> Tensor:
+    x = pixels / 255
     for step in steps:
-        x = step.apply(x)
+        x = step(x)
     return x
 
 

@@ -80,7 +80,7 @@ def _int8(
     trained = load_trained(weights)
     data = load_data(data_name or recipe_of(weights)["data"], size=trained.image_shape[1], fit=trained.fit)
     prepared: list[Tensor] = [
-        trained.preprocessing.apply(images) for images in (data.train.images[:CALIBRATION], data.test.images[:TEST])
+        trained.preprocessing(images) for images in (data.train.images[:CALIBRATION], data.test.images[:TEST])
     ]
     found = export_int8(
         network,

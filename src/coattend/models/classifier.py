@@ -1,13 +1,14 @@
-"""A trained network ready for use: from a run folder or a file, with its preprocessing and class names."""
+"""A trained network ready for use: network, preprocessing and class names, from a run folder or a file."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coattend._files import checked_path
 from coattend.data import Preprocessing, make_preprocessing
@@ -15,7 +16,7 @@ from coattend.data.fitting import Fit
 from coattend.models import hub
 from coattend.models.network import EquivariantNetwork
 from coattend.models.records import RunError, damaged, read_header, read_header_recipe
-from coattend.models.serialization import load_model, read_model_file
+from coattend.models.serialization import load_model_file, read_model_file, save_model
 from coattend.nn import evaluating
 
 BEST, LAST = "best.safetensors", "last.safetensors"  # of a run: the epoch chosen on validation, and the last
@@ -23,9 +24,10 @@ BEST, LAST = "best.safetensors", "last.safetensors"  # of a run: the epoch chose
 
 @dataclass(frozen=True)
 class Prediction:
-    """The class of one image, its probability, the pose the network responds to most, and all classes' probabilities.
+    """The predicted class of one image, its probability, the strongest pose, and the probabilities of all classes.
 
-    ``probabilities`` are in the order of ``TrainedNetwork.classes``.
+    The strongest pose is the one with the largest sum of responses. ``probabilities`` are in the order of
+    ``Classifier.classes``.
     """
 
     label: str
@@ -34,30 +36,50 @@ class Prediction:
     probabilities: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class TrainedNetwork:
-    """A network with what its input goes through."""
+class Classifier(nn.Module):
+    """A trained network with its preprocessing: maps pixels to logits.
 
-    network: EquivariantNetwork
-    preprocessing: Preprocessing
-    classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
-    provenance: str
-    fit: Fit = "resize"
+    - image_shape: channels, height and width of the images that the network was trained on
+    - provenance: the origin of these images
+    - fit: how images of other sizes are brought to this one
+    - metadata: further texts that are saved with the network, such as the recipe that trained it
+    """
+
+    def __init__(
+        self,
+        network: EquivariantNetwork,
+        preprocessing: Preprocessing,
+        classes: Sequence[str],
+        image_shape: tuple[int, int, int],
+        provenance: str = "unknown",
+        fit: Fit = "resize",
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.preprocessing = preprocessing
+        self.classes = tuple(classes)
+        self.image_shape = image_shape
+        self.provenance = provenance
+        self.fit: Fit = fit
+        self.metadata = dict(metadata or {})
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the logits (n, classes) of pixels (n, channels, height, width) from 0 to 255."""
+        return self.network(self.preprocessing(pixels).to(next(self.network.parameters()).dtype))
 
     def predict(self, images: Tensor) -> list[Prediction]:
-        """Classify images (n, channels, height, width) of bytes, or of floating point numbers from 0 to 255."""
+        """Classify images (n, channels, height, width), bytes or floating-point values from 0 to 255."""
         if images.is_floating_point() and images.numel() and 0 < float(images.max()) <= 1:
             raise ValueError(
-                f"predict expects values from 0 to 255, got none above {float(images.max()):g}; multiply images that "
-                "go from 0 to 1 by 255."
+                f"predict expects values from 0 to 255, got none above {float(images.max()):g}; multiply images with "
+                "values from 0 to 1 by 255."
             )
-        with evaluating(self.network):
-            features = self.network.stages(self.preprocessing.apply(images))
-            probabilities = self.network.head(features).double().softmax(1)
+        features: list[Tensor] = []
+        with evaluating(self), self.network.stages.register_forward_hook(lambda *call: features.append(call[-1])):
+            probabilities = self(images).double().softmax(1)
         check_finite(probabilities)
-        # The pose whose responses are strongest in sum; it turns with the image, by equivariance.
-        poses = features.relu().sum(dim=(1, 3, 4)).argmax(1)
+        poses = features[-1].relu().sum(dim=(1, 3, 4)).argmax(1)  # the strongest pose rotates with the image
         return [
             Prediction(
                 self.classes[int(p.argmax())],
@@ -68,9 +90,27 @@ class TrainedNetwork:
             for p, pose in zip(probabilities, poses, strict=True)
         ]
 
+    def save(self, path: str | Path) -> None:
+        """Write everything into one safetensors file, which :func:`load_trained` reads."""
+        metadata = {
+            **self.metadata,
+            "preprocessing": json.dumps({"steps": self.preprocessing.names, "clip": self.preprocessing.clip}),
+            "classes": json.dumps(self.classes),
+            "image_shape": json.dumps(self.image_shape),
+            "provenance": self.provenance,
+            "fit": self.fit,
+        }
+        state = self.preprocessing.state_dict()
+        tensors = {stored: state[key] for key, stored in _stored_names(self.preprocessing).items()}
+        save_model(self.network, path, metadata=metadata, extra_tensors=tensors)
+
+    def extra_repr(self) -> str:
+        """Return classes and image shape."""
+        return f"{len(self.classes)} classes, image_shape={self.image_shape}"
+
 
 def check_finite(outputs: Tensor) -> None:
-    """Refuse outputs that say nothing."""
+    """Raise if an output of a network is not a finite number."""
     if not bool(outputs.isfinite().all()):
         raise RunError(
             "the network's outputs are not finite numbers: its weights are damaged or its training diverged; use "
@@ -79,7 +119,7 @@ def check_finite(outputs: Tensor) -> None:
 
 
 def weights_file(path: str | Path) -> Path:
-    """The file with a run folder's weights: of the epoch chosen on validation, else the last; a file stays as it is."""
+    """Return the weights of a run folder, of the epoch chosen on validation or else the last; return a file itself."""
     path = hub.download(str(path)) if hub.is_hub_address(path) else checked_path(path)
     try:
         missing = not path.exists()
@@ -99,32 +139,60 @@ def weights_file(path: str | Path) -> Path:
     return weights[0]
 
 
-def load_trained(path: str | Path) -> TrainedNetwork:
-    """From a run folder (the epoch chosen on validation, else the last) or from one of its .safetensors files."""
+def load_trained(path: str | Path) -> Classifier:
+    """Load a classifier from a run folder (the epoch chosen on validation, else the last) or a .safetensors file."""
     path = weights_file(path)
-    metadata, _, extra = read_model_file(path)
+    network, metadata, extra = load_model_file(path)
     if "preprocessing" not in metadata:
         raise RunError(
             f"{path} holds a network without its preprocessing; expected a file written by `coattend train` (a run's "
             "best.safetensors or last.safetensors)."
         )
     header = read_header(path, metadata)
-    network = load_model(path).to(torch.float32)
     classes, (channels, height, width) = tuple(header["classes"]), header["image_shape"]
     if len(classes) != network.num_classes:
-        raise damaged(path, f"{len(classes)} classes for a network that tells {network.num_classes} apart")
+        raise damaged(path, f"{len(classes)} classes for a network that distinguishes {network.num_classes}")
     if channels != network.in_channels:
         raise damaged(path, f"image_shape has {channels} channels, the network takes {network.in_channels}")
+    return Classifier(
+        network.float(),
+        _load_preprocessing(path, header["preprocessing"], extra),
+        classes,
+        (channels, height, width),
+        metadata.get("provenance", "unknown"),
+        _read_fit(path, metadata, header),
+        {key: metadata[key] for key in ("recipe",) if key in metadata},
+    )
+
+
+def _read_fit(path: Path, metadata: Mapping[str, str], header: Mapping[str, Any]) -> Fit:
+    fit: Any = metadata.get("fit") or header.get("recipe", {}).get("fit", "resize")  # earlier versions: in the recipe
+    if fit not in get_args(Fit):
+        raise damaged(path, f"fit is {fit[:40]!r} instead of {' or '.join(get_args(Fit))}")
+    return cast(Fit, fit)
+
+
+def _load_preprocessing(path: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Preprocessing:
     try:
-        steps = header["preprocessing"]
-        preprocessing = make_preprocessing(steps["steps"], steps["clip"]).load_state(extra)
-    except ValueError as error:
+        preprocessing = make_preprocessing(description["steps"], description["clip"])
+        names = _stored_names(preprocessing)
+        if set(names.values()) != set(tensors):
+            raise ValueError(f"the steps {preprocessing.names} need {sorted(names.values())}, got {sorted(tensors)}")
+        preprocessing.load_state_dict({key: tensors[stored] for key, stored in names.items()})
+    except (ValueError, RuntimeError) as error:
         raise damaged(path, str(error).rstrip(".")) from error
-    fit: Fit = header.get("recipe", {}).get("fit", "resize")
-    provenance = metadata.get("provenance", "unknown")
-    return TrainedNetwork(network, preprocessing, classes, (channels, height, width), provenance, fit)
+    return preprocessing
+
+
+def _stored_names(preprocessing: Preprocessing) -> dict[str, str]:
+    """Return the names of the preprocessing's tensors in a file, which contain the names of the steps."""
+    return {
+        f"steps.{number}.{buffer}": f"{number}.{name}.{buffer}"
+        for number, name in enumerate(preprocessing.names)
+        for buffer in preprocessing.steps[number].learnt
+    }
 
 
 def recipe_of(path: Path) -> dict[str, Any]:
-    """The recipe that a file's network was trained by, as plain values."""
+    """Return the recipe that a file's network was trained with, as plain values."""
     return read_header_recipe(path, read_model_file(path)[0])

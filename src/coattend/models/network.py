@@ -52,9 +52,17 @@ class EquivariantNetwork(nn.Module):
         strided = options.get("downsample", "stride") == "stride"
         return "downsample=pool" if strided and "downsample" in inspect.signature(type(self)).parameters else None
 
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Return the map (batch, channels, group, height, width) after the last stage."""
+        return self.stages(x)
+
+    def forward_head(self, features: Tensor) -> Tensor:
+        """Return the logits (batch, classes) of a map."""
+        return self.head(features)
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes)."""
-        return self.head(self.stages(x))
+        return self.forward_head(self.forward_features(x))
 
 
 class FeatureBackbone(nn.Module):

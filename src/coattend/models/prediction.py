@@ -13,7 +13,7 @@ from coattend._files import write_atomically
 from coattend.data import DataError
 from coattend.data.fitting import fitted, recoloured
 from coattend.data.image_files import read_image, sorted_images
-from coattend.models.classifier import Prediction, TrainedNetwork
+from coattend.models.classifier import Classifier, Prediction
 from coattend.models.records import RunError
 
 
@@ -30,7 +30,7 @@ class Answer:
         return f"{self.path}: {self.prediction.label}  {self.prediction.confidence:.1%}  {self.prediction.pose}"
 
 
-def predict_files(trained: TrainedNetwork, images: Sequence[Path]) -> Iterator[Answer | DataError]:
+def predict_files(trained: Classifier, images: Sequence[Path]) -> Iterator[Answer | DataError]:
     """Classify image files, and those in folders, one by one; a file that cannot be read gives its error.
 
     Colour, grey and size are brought to what the network was trained on.
@@ -52,7 +52,7 @@ def predict_files(trained: TrainedNetwork, images: Sequence[Path]) -> Iterator[A
             yield Answer(file, prediction, 1.0 if trained.fit == "crop" else size / min(image.shape[1:]))
 
 
-def scaling_note(trained: TrainedNetwork, answers: Sequence[Answer]) -> str | None:
+def scaling_note(trained: Classifier, answers: Sequence[Answer]) -> str | None:
     """What a person should know where images are of another scale than they are given to the network in."""
     scales = [answer.scale for answer in answers if answer.scale != 1]
     if not scales:

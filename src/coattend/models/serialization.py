@@ -104,12 +104,19 @@ def push_model(
 
 
 def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNetwork:
-    """Rebuild a network written by :func:`save_model`; with ``into``, load its weights into a network you have.
+    """Rebuild a network written by :func:`save_model`; with ``into``, load its weights into an existing network.
 
     ``path`` may be ``hf://owner/name``, a repository on the Hugging Face Hub written by :func:`push_model`. The network
     is in training mode, as create_model returns it; call ``.eval()`` to use it. ``into`` must compute what the file's
     network computes: options that act only in training, such as dropout, may differ.
     """
+    return load_model_file(path, into)[0]
+
+
+def load_model_file(
+    path: str | Path, into: nn.Module | None = None
+) -> tuple[EquivariantNetwork, dict[str, str], dict[str, Tensor]]:
+    """Return the network as :func:`load_model` does, with the metadata and extra tensors of its file."""
     if into is not None and not isinstance(into, nn.Module):
         raise ValueError(f"load_model(into=...) expects a network, got {type(into).__name__}.")
     path = _located(path)
@@ -127,7 +134,7 @@ def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNe
             f"{path} holds {name} ({metadata['options'][:200]}), which does not fit the network: {wrong}. "
             + ("Build the network with the same name and options." if into is not None else "The file is damaged.")
         )
-    _, tensors, _ = read_model_file(path)
+    tensors, extra = _without_extra(read_tensors(path, metadata))
     model = build_network(name, options) if into is None else into
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if into is None and len(dtypes) == 1:
@@ -135,16 +142,19 @@ def load_model(path: str | Path, into: nn.Module | None = None) -> EquivariantNe
     model.load_state_dict(tensors)
     if isinstance(model, EquivariantNetwork):
         model.image_shape = _image_shape(path, metadata)
-    return model  # type: ignore[return-value]
+    return model, metadata, extra  # type: ignore[return-value]
 
 
 def read_model_file(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor], dict[str, Tensor]]:
     """Metadata, weights and extra tensors of a file written by :func:`save_model`."""
     path = _located(path)
     metadata, _ = _header(path)
-    tensors = read_tensors(path, metadata)
+    return metadata, *_without_extra(read_tensors(path, metadata))
+
+
+def _without_extra(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     extra = {name.removeprefix(EXTRA): t for name, t in tensors.items() if name.startswith(EXTRA)}
-    return metadata, {name: t for name, t in tensors.items() if not name.startswith(EXTRA)}, extra
+    return {name: t for name, t in tensors.items() if not name.startswith(EXTRA)}, extra
 
 
 def _located(path: str | Path) -> Path:

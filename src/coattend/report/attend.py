@@ -14,7 +14,7 @@ from coattend.data.fitting import Fit, fitted, recoloured
 from coattend.data.image_files import read_image
 from coattend.groups import FiniteGroup
 from coattend.models import EquivariantNetwork, model_entry
-from coattend.models.classifier import TrainedNetwork, load_trained
+from coattend.models.classifier import Classifier, load_trained
 from coattend.report.attention_figure import attention_figure
 from coattend.report.matrix_figure import attention_layers, matrices_figure
 from coattend.report.style import save
@@ -40,12 +40,12 @@ class Look:
         return attention_figure(self.views[layer], self.inputs, self.row_names, title, self.group)
 
 
-def look(trained: TrainedNetwork, image: Tensor) -> Look:
+def look(trained: Classifier, image: Tensor) -> Look:
     """Turn and mirror one image (channels, height, width) of bytes and watch the network."""
     network = trained.network
     group = posing_group(network.group)
     inputs = posed(image.float(), group).clamp(0, 255)
-    views = layer_views(network, trained.preprocessing.apply(inputs))
+    views = layer_views(network, trained.preprocessing(inputs))
     rows = tuple(
         f"{'as it is' if g == 0 else group.describe(g)}\n{prediction.label}"
         for g, prediction in zip(group.elements, trained.predict(inputs), strict=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coattend.data.augmentation import turned_batch
 from coattend.models import is_exact
-from coattend.models.classifier import TrainedNetwork
+from coattend.models.classifier import Classifier
 from coattend.nn import evaluating, multiply_adds
 from coattend.report.style import COLOURS, STYLES, drawing
 
@@ -77,7 +77,7 @@ def is_logarithmic(histories: Mapping[str, Sequence[History]], measure: str) -> 
     return min(values, default=0) > 0
 
 
-def error_by_angle(trained: TrainedNetwork, images: Tensor, labels: Tensor) -> list[float]:
+def error_by_angle(trained: Classifier, images: Tensor, labels: Tensor) -> list[float]:
     """Percent of the images (n, channels, height, width) of bytes that are misread at each of ANGLES.
 
     Images are turned counter-clockwise before the preprocessing, as a camera would turn them: by less than 90 degrees
@@ -91,20 +91,20 @@ def error_by_angle(trained: TrainedNetwork, images: Tensor, labels: Tensor) -> l
             tilt = torch.full((len(images),), math.radians(degrees), dtype=torch.float32)
             tilted = turned_batch(images.float(), tilt).clamp(0, 255)
             for quarter in range(quarters):
-                turned = trained.preprocessing.apply(torch.rot90(tilted, quarter, (-2, -1)))
+                turned = trained.preprocessing(torch.rot90(tilted, quarter, (-2, -1)))
                 read = trained.network(turned).argmax(1)
                 errors[degrees + 90 * quarter] = 100 * int((read != labels).sum()) / len(labels)
     return [errors[degrees % (90 * quarters)] for degrees in ANGLES]
 
 
-def repeats(trained: TrainedNetwork) -> bool:
+def repeats(trained: Classifier) -> bool:
     """Whether quarter turns of the input provably leave the logits as they are, but for rounding."""
     group, (_, size, _) = trained.network.group, trained.image_shape
     turning = group.planar is not None and any((m == [[0, -1], [1, 0]]).all() for m in group.planar)
     return turning and is_exact(trained.network, size) and trained.preprocessing.commutes_with_rotation
 
 
-def affordable_images(trained: TrainedNetwork, networks: int) -> int:
+def affordable_images(trained: Classifier, networks: int) -> int:
     """On how many images the curve of one of so many networks is measured: the same for the same networks."""
     per_angle = sum(multiply_adds(trained.network, trained.image_shape).values())
     angles = len(ANGLES) // (4 if repeats(trained) else 1)

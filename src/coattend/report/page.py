@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from coattend._files import check_target, make_folder, write_whole
 from coattend.data import DataError, Dataset, load_data
 from coattend.equivariance import equivariance_error
-from coattend.models.classifier import TrainedNetwork, load_trained
+from coattend.models.classifier import Classifier, load_trained
 from coattend.report import sections
 from coattend.report.attend import look
 from coattend.report.curves import (
@@ -56,7 +56,7 @@ class Pictured:
     """A network that is looked into."""
 
     run: Run
-    trained: TrainedNetwork
+    trained: Classifier
     data: Dataset
 
     @property
@@ -273,7 +273,7 @@ def _angles(pictured: Sequence[Pictured], drawn: _Drawn) -> list[dict[str, Any]]
 
 def _equivariance(p: Pictured) -> dict[str, Any]:
     group = posing_group(p.trained.network.group)
-    images = p.trained.preprocessing.apply(p.data.test.images[:EQUIVARIANCE_IMAGES]).double()
+    images = p.trained.preprocessing(p.data.test.images[:EQUIVARIANCE_IMAGES]).double()
     network = load_trained(p.run.folder.path).network.double()
     return sections.equivariance_line(p.run, group, equivariance_error(network, images, group))
 
@@ -321,9 +321,7 @@ def _envelopes(
         if p.trained.network.group.order == 1:
             continue
         found = {
-            data.name: co_occurrence(
-                p.trained.network, p.trained.preprocessing.apply(data.test.images[:ENVELOPE_IMAGES])
-            )
+            data.name: co_occurrence(p.trained.network, p.trained.preprocessing(data.test.images[:ENVELOPE_IMAGES]))
             for data in sets[p.run.folder.path] or [p.data]
         }
         rows = figures.setdefault(tuple(found), {})

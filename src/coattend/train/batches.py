@@ -41,7 +41,7 @@ def prepare(data: Dataset, recipe: Recipe, device: torch.device) -> Prepared:
     preprocessing = make_preprocessing(recipe.preprocessing, recipe.clip).fit(train.images)
 
     def examples(split: Split) -> Examples:
-        images = preprocessing.apply(split.images) if len(split) else split.images.float()
+        images = preprocessing(split.images) if len(split) else split.images.float()
         return Examples(images.to(device), split.labels.to(device))
 
     return Prepared(examples(train), examples(valid), examples(_first(data.test, recipe.test_images)), preprocessing)

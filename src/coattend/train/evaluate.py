@@ -18,7 +18,7 @@ from coattend.data.loading import HeldOut, load_held_out
 from coattend.equivariance import equivariance_error
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork, exactness_line, read_model_file
-from coattend.models.classifier import TrainedNetwork, check_finite, load_trained, weights_file
+from coattend.models.classifier import Classifier, check_finite, load_trained, weights_file
 from coattend.models.prediction import write_csv
 from coattend.nn import evaluating
 from coattend.train.batches import Examples
@@ -90,7 +90,7 @@ class EvaluationReport:
     """A trained network's answers on test images; ``labels`` number the network's classes."""
 
     path: str
-    trained: TrainedNetwork
+    trained: Classifier
     held_out: HeldOut
     labels: Tensor
     found: Evaluation
@@ -163,13 +163,13 @@ def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
         held_out = load_held_out(data_name, trained.provenance, size=size, fit=fit)
     labels = _as_trained(held_out, trained, path)
     images = recoloured(held_out.split.images, trained.image_shape[0])
-    examples = Examples(trained.preprocessing.apply(images), labels)
+    examples = Examples(trained.preprocessing(images), labels)
     found = evaluate(Fabric(accelerator="cpu", devices=1), trained.network, examples)
     check_finite(found.confidences)
     return EvaluationReport(path, trained, held_out, labels, found, network_error(trained.network, examples), same)
 
 
-def _as_trained(held_out: HeldOut, trained: TrainedNetwork, path: str) -> Tensor:
+def _as_trained(held_out: HeldOut, trained: Classifier, path: str) -> Tensor:
     """Labels that number the network's classes, matched by name."""
     if held_out.classes == trained.classes:
         return held_out.split.labels

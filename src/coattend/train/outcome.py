@@ -13,7 +13,8 @@ from torch import Tensor
 
 from coattend._files import write_atomically
 from coattend.data import Dataset, Preprocessing
-from coattend.models import EquivariantNetwork, save_model
+from coattend.models import EquivariantNetwork
+from coattend.models.classifier import Classifier
 from coattend.train.evaluate import Evaluation
 from coattend.train.recipe import Recipe
 from coattend.train.run_folder import RunFolder
@@ -23,14 +24,8 @@ def save_trained(
     network: EquivariantNetwork, path: Path, preprocessing: Preprocessing, recipe: Recipe, data: Dataset
 ) -> None:
     """The network with what its input has to go through and what its classes are called."""
-    metadata = {
-        "preprocessing": json.dumps({"steps": list(recipe.preprocessing), "clip": recipe.clip}),
-        "classes": json.dumps(list(data.classes)),
-        "image_shape": json.dumps(list(data.image_shape)),
-        "provenance": data.provenance,
-        "recipe": json.dumps(recipe.to_dict()),
-    }
-    save_model(network, path, metadata=metadata, extra_tensors=preprocessing.state())
+    metadata = {"recipe": json.dumps(recipe.to_dict())}
+    Classifier(network, preprocessing, data.classes, data.image_shape, data.provenance, recipe.fit, metadata).save(path)
 
 
 def save_predictions(folder: RunFolder, labels: Tensor, at_end: Evaluation, chosen: Evaluation | None) -> None:

@@ -31,7 +31,7 @@ from coattend.models import (
     restricted,
     save_model,
 )
-from coattend.models.classifier import TrainedNetwork, load_trained, recipe_of, weights_file
+from coattend.models.classifier import Classifier, load_trained, recipe_of, weights_file
 from coattend.models.records import RunError
 from coattend.models.restriction import RelativePoses
 from coattend.nn import estimate_norm_statistics, evaluating, multiply_adds
@@ -193,7 +193,7 @@ def _restricted_values(network: nn.Module, values: Mapping[str, Tensor], poses: 
     return {name: p.detach() for name, p in restricted(carrier, poses).named_parameters() if name in values}
 
 
-def matching_data(trained: TrainedNetwork, name: str) -> Dataset:
+def matching_data(trained: Classifier, name: str) -> Dataset:
     """Load data with the network's classes and image size."""
     data = load_data(name, size=trained.image_shape[1], fit=trained.fit)
     if data.image_shape != trained.image_shape or len(data.classes) != len(trained.classes):
@@ -204,9 +204,9 @@ def matching_data(trained: TrainedNetwork, name: str) -> Dataset:
     return data
 
 
-def examples(trained: TrainedNetwork, split: Split, count: int | None = None) -> Examples:
+def examples(trained: Classifier, split: Split, count: int | None = None) -> Examples:
     """Return the first ``count`` images of a split, or all, preprocessed for the network."""
-    return Examples(trained.preprocessing.apply(split.images[:count]), split.labels[:count])
+    return Examples(trained.preprocessing(split.images[:count]), split.labels[:count])
 
 
 def _stages(

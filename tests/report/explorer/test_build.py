@@ -19,16 +19,15 @@ import torch
 import coattend as ca
 from coattend.cli import main
 from coattend.data import load_data, make_preprocessing
-from coattend.models.classifier import TrainedNetwork
+from coattend.models.classifier import Classifier
 from coattend.report.explorer import build
 from coattend.report.explorer.serve import address, page_server
-from tests.report.fakes import save_as_trained
 
 
-def trained(model: str = "p4cnn:width=2", shape: tuple[int, int, int] = (1, 28, 28)) -> TrainedNetwork:
+def trained(model: str = "p4cnn:width=2", shape: tuple[int, int, int] = (1, 28, 28)) -> Classifier:
     network = ca.create_model(model, in_channels=shape[0]).float()
     preprocessing = make_preprocessing(["scalar"]).fit(torch.randint(256, (4, *shape), dtype=torch.uint8))
-    return TrainedNetwork(network, preprocessing, tuple("0123456789"), shape, "nowhere")
+    return Classifier(network, preprocessing, tuple("0123456789"), shape, "nowhere")
 
 
 def test_the_runtime_inside_is_the_one_of_the_manifest() -> None:
@@ -57,7 +56,7 @@ def test_the_gallery_has_two_digits_of_every_class() -> None:
         ({"A": replace(trained(), preprocessing=make_preprocessing(["gcn"]))}, "A was trained with the step 'gcn'"),
     ],
 )
-def test_what_the_page_cannot_show_is_said(networks: dict[str, TrainedNetwork], message: str) -> None:
+def test_what_the_page_cannot_show_is_said(networks: dict[str, Classifier], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build.explorer_page(networks)
 
@@ -73,7 +72,7 @@ def test_titles_tell_networks_apart(tmp_path: Path) -> None:
     files = [tmp_path / f"seed{seed}" / "best.safetensors" for seed in range(2)]
     for file in files:
         file.parent.mkdir()
-        save_as_trained(trained(), file)
+        trained().save(file)
     assert list(build.load_networks(files)) == ["p4-CNN, seed0", "p4-CNN, seed1"]
 
 

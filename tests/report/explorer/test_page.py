@@ -18,12 +18,11 @@ from torch import Tensor
 import coattend as ca
 from coattend.data import load_data, make_preprocessing
 from coattend.groups import transform_image
-from coattend.models.classifier import TrainedNetwork, load_trained
+from coattend.models.classifier import Classifier, load_trained
 from coattend.nn import estimate_norm_statistics
 from coattend.report.explorer.build import FIRST
 from coattend.report.explorer.serve import page_server
 from tests.report.conftest import Opened
-from tests.report.fakes import save_as_trained
 
 SIDE = 28
 MODELS = {
@@ -44,15 +43,15 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for name, model in MODELS.items():
         torch.manual_seed(1)
         network = ca.create_model(model).float()
-        estimate_norm_statistics(network, [preprocessing.apply(images)])
-        one = TrainedNetwork(network, preprocessing, tuple("0123456789"), (1, SIDE, SIDE), "no training")
-        save_as_trained(one, folder / f"{name}.safetensors")
+        estimate_norm_statistics(network, [preprocessing(images)])
+        one = Classifier(network, preprocessing, tuple("0123456789"), (1, SIDE, SIDE), "no training")
+        one.save(folder / f"{name}.safetensors")
         files.append(folder / f"{name}.safetensors")
     return files
 
 
 @pytest.fixture(scope="module")
-def trained(networks: list[Path]) -> list[TrainedNetwork]:
+def trained(networks: list[Path]) -> list[Classifier]:
     return [load_trained(file) for file in networks]
 
 
@@ -88,10 +87,10 @@ def shown_pixels(opened: Opened) -> Tensor:
     return torch.tensor(opened.page.evaluate("window.explorer.pixels()")).view(1, 1, SIDE, SIDE)
 
 
-def assert_agrees_with_torch(opened: Opened, trained: list[TrainedNetwork], pixels: Tensor) -> None:
+def assert_agrees_with_torch(opened: Opened, trained: list[Classifier], pixels: Tensor) -> None:
     for one, found in zip(trained, opened.page.evaluate("window.explorer.networks()"), strict=True):
         with torch.no_grad():
-            logits = one.network.eval()(one.preprocessing.apply(pixels))[0]
+            logits = one.network.eval()(one.preprocessing(pixels))[0]
         assert torch.allclose(torch.tensor(found["logits"]), logits.double(), rtol=0, atol=1e-4), found["title"]
         assert torch.allclose(torch.tensor(found["probabilities"]), logits.double().softmax(0), rtol=0, atol=1e-4)
     bars = opened.page.eval_on_selector_all(".bars li", "bars => bars.map((bar) => Number(bar.dataset.probability))")
@@ -109,7 +108,7 @@ def drag(opened: Opened, *points: tuple[float, float]) -> None:
     opened.page.mouse.up()
 
 
-def test_all_quarter_turns_and_mirrors_agree_with_torch(explorer: Opened, trained: list[TrainedNetwork]) -> None:
+def test_all_quarter_turns_and_mirrors_agree_with_torch(explorer: Opened, trained: list[Classifier]) -> None:
     digit = load_data("mini").test.images[FIRST][None]
     for mirrored in (False, True):
         for turns in range(4):
@@ -124,7 +123,7 @@ def test_all_quarter_turns_and_mirrors_agree_with_torch(explorer: Opened, traine
     assert [url.split(":")[0] for url in explorer.requests] == ["file", "blob"]
 
 
-def test_other_angles_are_turned_as_torch_turns_them(explorer: Opened, trained: list[TrainedNetwork]) -> None:
+def test_other_angles_are_turned_as_torch_turns_them(explorer: Opened, trained: list[Classifier]) -> None:
     digit = load_data("mini").test.images[FIRST][None].double()
     explorer.page.locator("#angle").focus()
     for k in range(1, 61):
@@ -163,7 +162,7 @@ def test_maps_brought_back_stand_still(explorer: Opened) -> None:
     assert "its group has no mirrors" in explorer.page.text_content(".difference")
 
 
-def test_draw_turn_and_read_the_prediction(explorer: Opened, trained: list[TrainedNetwork]) -> None:
+def test_draw_turn_and_read_the_prediction(explorer: Opened, trained: list[Classifier]) -> None:
     page = explorer.page
     page.click("#clear")
     at_rest(explorer)

@@ -16,10 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from coattend._files import check_target, write_whole
 from coattend.data import Preprocessing, load_data
-from coattend.data.preprocessing_steps import Clip, Standardise
+from coattend.data.preprocessing_steps import Clip, Standardize
 from coattend.export.onnx import onnx_model
 from coattend.models import EquivariantNetwork, ModelEntry, model_entry
-from coattend.models.classifier import TrainedNetwork, load_trained
+from coattend.models.classifier import Classifier, load_trained
 from coattend.models.pretrained import pretrained_file
 from coattend.nn import SliceCoAttentiveConv2d, evaluating
 from coattend.version import __version__
@@ -39,7 +39,7 @@ GALLERY = (737, 256, 451, 648, 347, 208, 742, 185, 453, 268, 518, 638, 22, 397, 
 FIRST = 742
 
 
-def load_networks(files: Sequence[str | Path]) -> dict[str, TrainedNetwork]:
+def load_networks(files: Sequence[str | Path]) -> dict[str, Classifier]:
     """Trained networks from run folders or files, by default the packaged ones, by titles that tell them apart."""
     files = files or [pretrained_file(name, "rotated-mnist") for name in PACKAGED]
     if len({Path(file).resolve() for file in files}) < len(files):
@@ -58,7 +58,7 @@ def _places(files: Sequence[str | Path]) -> list[str]:
     return ["/".join(part for part in own if not all(part in other for other in parts)) for own in parts]
 
 
-def explorer_page(networks: dict[str, TrainedNetwork]) -> str:
+def explorer_page(networks: dict[str, Classifier]) -> str:
     """The page, whole: networks by title, a gallery of digits, and ONNX Runtime Web to run them."""
     side, classes = _common_kind(networks)
     steps = [list(_preprocessing(title, trained.preprocessing)) for title, trained in networks.items()]
@@ -96,7 +96,7 @@ def write_explorer(files: Sequence[str | Path], to: Path) -> None:
     write_whole(to, explorer_page(load_networks(files)).encode())
 
 
-def _common_kind(networks: dict[str, TrainedNetwork]) -> tuple[int, tuple[str, ...]]:
+def _common_kind(networks: dict[str, Classifier]) -> tuple[int, tuple[str, ...]]:
     if not networks:
         raise ValueError("explore expects at least one network, got none.")
     for title, trained in networks.items():
@@ -115,7 +115,7 @@ def _common_kind(networks: dict[str, TrainedNetwork]) -> tuple[int, tuple[str, .
     return kinds.pop()
 
 
-def _described(trained: TrainedNetwork, model: onnx.ModelProto) -> dict[str, Any]:
+def _described(trained: Classifier, model: onnx.ModelProto) -> dict[str, Any]:
     group = trained.network.group
     assert group.planar is not None
     return {
@@ -149,19 +149,19 @@ def _layers(network: EquivariantNetwork, model: onnx.ModelProto) -> list[dict[st
 
 
 def _preprocessing(title: str, preprocessing: Preprocessing) -> Iterator[dict[str, Any]]:
-    for name, step in zip(preprocessing.names, preprocessing.steps, strict=True):
-        if isinstance(step, Standardise):
-            yield {key: step.state[key].flatten().tolist() for key in ("mean", "std")}
+    for number, step in enumerate(preprocessing.steps):
+        if isinstance(step, Standardize):
+            yield {"mean": step.mean.flatten().tolist(), "std": step.std.flatten().tolist()}
         elif isinstance(step, Clip):
             yield {"limit": step.bound}
         else:
             raise ValueError(
-                f"explore can standardise and limit pixels in the page; {title} was trained with the step {name!r}. "
-                "Train it with --set preprocessing=scalar."
+                f"explore can standardise and limit pixels in the page; {title} was trained with the step "
+                f"{preprocessing.names[number]!r}. Train it with --set preprocessing=scalar."
             )
 
 
-def _about(trained: TrainedNetwork) -> str:
+def _about(trained: Classifier) -> str:
     """The options that are not the model's own, its size and group, and what it was trained on."""
     network, entry = trained.network, _entry(trained.network)
     assert network.config is not None
