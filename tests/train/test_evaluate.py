@@ -211,7 +211,7 @@ def test_images_from_0_to_1_are_noticed(run: Path) -> None:
     trained = load_trained(run)
     images = torch.rand(2, 1, 28, 28)
     with pytest.raises(
-        ValueError, match="from 0 to 255, got none above .*; multiply images that go from 0 to 1 by 255"
+        ValueError, match="from 0 to 255, got none above .*; multiply images with values from 0 to 1 by 255"
     ):
         trained.predict(images)
     first = trained.predict(255 * images)[0]
