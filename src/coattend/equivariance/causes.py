@@ -12,7 +12,7 @@ from coattend.equivariance.error import relative_error, tensors_in
 from coattend.equivariance.fields import Field, move_poses
 from coattend.equivariance.geometry import Window, window_of
 from coattend.groups import FiniteGroup, transform_image
-from coattend.nn import CoAttention, PoseConv2d
+from coattend.nn import PoseAttention, PoseConv2d
 
 
 class Cause(Enum):
@@ -62,10 +62,10 @@ def explain(suspect: Suspect, safe_sizes: Callable[[], str]) -> tuple[Cause, str
             f"it is built over {built_over.name}, the check is over {suspect.group.name}; use one group "
             "throughout (two groups of equal order can number or move their elements differently)."
         )
-    if isinstance(module, CoAttention):
+    if isinstance(module, PoseAttention):
         return Cause.ATTENTION, (
-            f'structure={module.structure!r} does not commute with {suspect.group.name}; use structure="group", which '
-            "has as many parameters."
+            f'{module} does not commute with {suspect.group.name}; use CoAttention with structure="group", which does '
+            "for all weights."
         )
     window = window_of(module)
     if window is not None and x.ndim >= 4:

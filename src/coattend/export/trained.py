@@ -16,7 +16,7 @@ from coattend.export.int8 import export_int8
 from coattend.export.onnx import export_onnx
 from coattend.models import EquivariantNetwork, load_model, read_model_file
 from coattend.models.classifier import load_trained, recipe_of, weights_file
-from coattend.nn import CoAttention
+from coattend.nn import PoseAttention
 
 SUFFIXES = (".onnx", ".pt2", ".pt", ".safetensors")
 CALIBRATION, TEST = 500, 2000  # images
@@ -46,7 +46,7 @@ def export_file(
     check_target(to, overwrite)
     weights = weights_file(source)
     network = load_model(weights).float().eval()
-    if masks and not any(isinstance(module, CoAttention) for module in network.modules()):
+    if masks and not any(isinstance(module, PoseAttention) for module in network.modules()):
         raise ValueError("--masks adds the masks of attention, and this network has none; leave it out.")
     if int8:
         yield from _int8(weights, network, to, data, overwrite)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,8 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coattend.models.restriction import group_convolutions
-from coattend.nn import CoAttention, PoseConv2d, attention_masks, evaluating
+from coattend.nn import PoseConv2d
+from coattend.nn.observe import Call, attended_convolutions, attention_masks, evaluating, recording
 
 Measure = Literal["logits", "loss", "gradient", "responses", "weights"]
 Contributions = dict[str, Tensor]
@@ -100,21 +100,19 @@ def by_gradient(network: nn.Module, layers: Layers, probe: Probe) -> Contributio
 def by_responses(network: nn.Module, layers: Layers, probe: Probe) -> Contributions:
     """Return the energy of each slice's responses after the attention that follows the layer, if any."""
     energy = {name: torch.zeros(len(layer.relative), dtype=torch.float64) for name, layer in layers.items()}
-    inputs: dict[str, Tensor] = {}
+    attended = attended_convolutions(network, probe.images[:1])
+    following = {conv: name for name, conv in attended.items() if not name.startswith(f"{conv}.")}  # not inside it
 
-    def record(name: str, _: nn.Module, arguments: Any) -> None:
-        inputs[name] = arguments[0]
+    def first_input(call: Call) -> tuple[str, Tensor]:
+        return call.name, call.inputs[0]
 
     for batch in probe.images.split(BATCH):
-        handles = [layer.register_forward_pre_hook(partial(record, name)) for name, layer in layers.items()]
-        try:
+        with recording(network, first_input, layers, before=True) as recorded:
             masks = attention_masks(network, batch)
-        finally:
-            for handle in handles:
-                handle.remove()
+        inputs = dict(recorded)
         with torch.no_grad():
             for name, layer in layers.items():
-                mask = masks.get(_attention_after(network, name))
+                mask = masks.get(following.get(name, ""))
                 for index in range(len(layer.relative)):
                     responses = _slice_responses(layer, index, inputs[name])
                     if mask is not None and mask.shape == responses.shape:
@@ -162,18 +160,6 @@ def _slice_responses(layer: PoseConv2d, index: int, x: Tensor) -> Tensor:
 
 def _index(layer: PoseConv2d, *indices: int) -> Tensor:
     return torch.tensor(indices, dtype=torch.long, device=layer.weight.device)
-
-
-def _attention_after(network: nn.Module, name: str) -> str:
-    """Return the name of the attention that follows a convolution, or one that does not exist."""
-    parent, _, own = name.rpartition(".")
-    siblings = list(network.get_submodule(parent).named_children())
-    for sibling, module in siblings[[key for key, _ in siblings].index(own) + 1 :]:
-        if isinstance(module, CoAttention):
-            return f"{parent}.{sibling}" if parent else sibling
-        if isinstance(module, PoseConv2d):
-            break
-    return ""
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from coattend.equivariance.fields import FOLDS, Field, candidate_fields, quotien
 from coattend.groups import FiniteGroup
 from coattend.models.network import EquivariantNetwork, FeatureBackbone
 from coattend.models.registry import create_model
-from coattend.nn import CoAttention, PoseConv2d, estimate_norm_statistics, evaluating, synchronise_norms
+from coattend.nn import PoseAttention, PoseConv2d, estimate_norm_statistics, evaluating, synchronise_norms
 
 IMAGES = 2
 TOLERANCE = 1e-10  # of what differs between images; rounding of float64 amounts to some 1e-14
@@ -69,10 +69,8 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
             exact = len(group.exact_elements)
             return Exactness(False, f"{group.name} has {exact} exact elements of {group.order}, the others interpolate")
     for layer in model.modules():
-        if isinstance(layer, CoAttention) and not layer.is_equivariant:
-            return Exactness(
-                False, f"attention of structure={layer.structure} does not commute with {layer.group.name}"
-            )
+        if isinstance(layer, PoseAttention) and not layer.is_equivariant:
+            return Exactness(False, f"{layer} does not commute with {layer.group.name}")
     if not acting:
         return Exactness(True)
     if any(tensor.is_meta for tensor in model.state_dict().values()):

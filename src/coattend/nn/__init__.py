@@ -1,7 +1,7 @@
 """Layers on a group: convolutions, co-attention, norms, pooling, dropout."""
 
 from coattend.nn.attention import CoAttention as CoAttention
-from coattend.nn.attention import attention_masks as attention_masks
+from coattend.nn.attention import PoseAttention as PoseAttention
 from coattend.nn.conv import GroupConv2d as GroupConv2d
 from coattend.nn.conv import LiftingConv2d as LiftingConv2d
 from coattend.nn.conv import ProjectionConv2d as ProjectionConv2d
@@ -9,13 +9,14 @@ from coattend.nn.dren import CycleConv2d as CycleConv2d
 from coattend.nn.dren import DecycleConv2d as DecycleConv2d
 from coattend.nn.dren import IsotonicConv2d as IsotonicConv2d
 from coattend.nn.dropout import GroupDropout2d as GroupDropout2d
-from coattend.nn.evaluating import evaluating as evaluating
 from coattend.nn.norm import GroupBatchNorm2d as GroupBatchNorm2d
 from coattend.nn.norm import GroupGroupNorm2d as GroupGroupNorm2d
 from coattend.nn.norm import GroupInstanceNorm2d as GroupInstanceNorm2d
 from coattend.nn.norm import GroupLayerNorm2d as GroupLayerNorm2d
 from coattend.nn.norm import synchronise_norms as synchronise_norms
-from coattend.nn.operations import multiply_adds as multiply_adds
+from coattend.nn.observe import attention_masks as attention_masks
+from coattend.nn.observe import evaluating as evaluating
+from coattend.nn.observe import multiply_adds as multiply_adds
 from coattend.nn.pooling import GroupPool as GroupPool
 from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d

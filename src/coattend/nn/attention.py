@@ -1,17 +1,16 @@
-"""Co-attention as a layer, and how to read its masks out of any model."""
+"""Attention over poses: the base class of its forms, and co-attention."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from coattend.functional import attend, attention_index, attention_mask, attention_matrix
+from coattend.functional import attend, attend_slices, attention_index, attention_mask, attention_matrix, plane_index
 from coattend.groups import FiniteGroup, get_group
-from coattend.nn.checks import check_choice, check_dtype, check_integer, check_model, check_number, check_real_map
-from coattend.nn.evaluating import evaluating
+from coattend.nn.checks import check_choice, check_device, check_dtype, check_integer, check_number, check_real_map
 from coattend.nn.tables import TabledModule
 
 Structure = Literal["group", "paper", "full"]
@@ -20,7 +19,115 @@ MODULE_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "
 GLOBAL_HOOKS = tuple(f"_global{hooks}" for hooks in MODULE_HOOKS)
 
 
-class CoAttention(TabledModule):
+class PoseAttention(TabledModule):
+    """Base class of attention over poses: ``y = mask(x) * x``.
+
+    A subclass defines :meth:`mask`. Networks, the equivariance checker, :func:`coattend.attention_masks`, the pictures
+    and the exports work with every subclass. Optional methods are :meth:`matrix` for pictures, :meth:`attend_slices`
+    for a faster computation, and :meth:`freeze` for an export other than that of the traced operations. A subclass that
+    overrides ``mask`` or ``forward`` gets the general form of the optional methods that it does not override as well.
+
+    Shapes: (batch, channels, group, height, width) in and out.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        group: FiniteGroup | str,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """``device`` and ``dtype`` are those of the subclass's parameters; the base class has none."""
+        super().__init__()
+        self.channels = check_integer(self, "channels", channels, 1)
+        self.group = get_group(group)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if _depth(cls, "mask") < _depth(cls, "forward"):
+            cls.forward = PoseAttention.forward  # type: ignore[method-assign]
+        newest = min(_depth(cls, "mask"), _depth(cls, "forward"))
+        if newest < _depth(cls, "attend_slices"):
+            cls.attend_slices = PoseAttention.attend_slices  # type: ignore[method-assign]
+        if newest < _depth(cls, "freeze"):
+            cls.freeze = PoseAttention.freeze  # type: ignore[method-assign]
+
+    @property
+    def is_equivariant(self) -> bool:
+        """Whether the layer commutes with the group, whatever its weights."""
+        return True
+
+    def mask(self, x: Tensor) -> Tensor:
+        """Return the mask of a map, in the shape of the map."""
+        raise NotImplementedError(f"{type(self).__name__} does not define mask(x), which every PoseAttention needs.")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``mask(x) * x``."""
+        self.check(x)
+        return self.mask(x) * x
+
+    def matrix(self) -> Tensor | None:
+        """Return the matrices (channels, group, group) that relate poses, or None for a form that has none."""
+        return None
+
+    def is_fusible(self) -> bool:
+        """Return whether :meth:`attend_slices` may compute the result without calling the layer.
+
+        It may not if a subclass or an assignment overrides ``mask`` or ``forward``, or if a hook is registered, which
+        has to receive what goes in and out.
+        """
+        return (
+            type(self).attend_slices is not PoseAttention.attend_slices
+            and type(self).__call__ is nn.Module.__call__
+            and not {"mask", "forward"} & vars(self).keys()
+            and not any(getattr(self, hooks) for hooks in MODULE_HOOKS)
+            and not any(getattr(nn.modules.module, hooks) for hooks in GLOBAL_HOOKS)
+        )
+
+    def attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
+        """Apply the layer to each slice of the filters of a convolution, and sum the slices.
+
+        ``planes``: (batch, channels * group, height, width), that of (output channel, slice, pose) being number
+        ``channel * channel_step + rows[slice * group + pose]``. Returns (batch, output channels, group, height, width).
+        A faster form asks :meth:`is_fusible` first, and calls this one if the answer is no.
+        """
+        return attend_gathered(self, planes, self.group.order, rows, channel_step)
+
+    def freeze(self, builder: Any, value: Any) -> Any:
+        """Add the layer to the graph of a frozen network, by default the operations that it executes.
+
+        ``builder`` is a :class:`coattend.export.builder.Builder`, ``value`` the input, a ``Value`` of the same module;
+        returns the output, a ``Value``.
+        """
+        return builder.traced(self, value)
+
+    def check(self, x: Tensor) -> None:
+        """Require a map with the layer's channels and poses, on the device of its parameters."""
+        check_real_map(self, x, self.channels, self.group.order)
+        for parameter in self.parameters():
+            check_device(self, x, parameter)
+
+    def extra_repr(self) -> str:  # noqa: D102
+        return f"{self.group.name}, channels={self.channels}"
+
+    def _tables(self) -> dict[str, Tensor]:
+        return {}
+
+
+def attend_gathered(module: nn.Module, planes: Tensor, order: int, rows: list[int], channel_step: int) -> Tensor:
+    """Compute :meth:`PoseAttention.attend_slices` by calling a module, of any class, with the slices as channels."""
+    responses = planes.index_select(1, plane_index(planes, rows, channel_step)).unflatten(1, (-1, order))
+    attended: Tensor = module(responses)  # b (o t) g h w
+    return attended.unflatten(1, (-1, len(rows) // order)).sum(dim=2)
+
+
+def _depth(cls: type, name: str) -> int:
+    """Return how many classes are between a class and the one that defines an attribute of it."""
+    return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
+
+
+class CoAttention(PoseAttention):
     """Weigh the responses of the poses relative to one another, separately for each channel and position.
 
     ``l[g] = sum_h x[h] A[h, g] / n``, ``mask = softmax(l) / max softmax(l)``, ``y = mask * x``.
@@ -50,16 +157,18 @@ class CoAttention(TabledModule):
         structure: Structure = "group",
         init_std: float = 0.05,
         init_diagonal: float = 1.0,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.channels = check_integer(self, "channels", channels, 1)
+        super().__init__(channels, group)
         check_choice(self, "structure", structure, get_args(Structure))
-        self.group = get_group(group)
         self.structure = structure
         self.init_std = check_number(self, "init_std", init_std, 0)
         self.init_diagonal = check_number(self, "init_diagonal", init_diagonal, -math.inf)
         n = self.group.order
-        self.weight = nn.Parameter(torch.empty(self.channels, *((n, n) if structure == "full" else (n,))))
+        shape = (self.channels, n, n) if structure == "full" else (self.channels, n)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.register_buffer("index", None, persistent=False)
         self._make_tables(self.weight)
         self.reset_parameters()
@@ -87,47 +196,40 @@ class CoAttention(TabledModule):
         return all(torch.equal(self.index[p[g][:, None], p[g]], self.index) for g in self.group.elements)
 
     def matrix(self) -> Tensor:
-        """The matrices A, (channels, source pose, target pose)."""
+        """Return the matrices A, (channels, source pose, target pose)."""
         return self.weight if self.index is None else attention_matrix(self.weight, self.index)
 
     def mask(self, x: Tensor) -> Tensor:
-        """The mask for a map, in [0, 1], the largest value along the group axis being 1."""
-        self._check(x)
+        """Return the mask of a map, in [0, 1], the largest value along the group axis being 1."""
+        self.check(x)
         return attention_mask(x, self.matrix())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Attend."""
-        self._check(x)
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        self.check(x)
         return attend(x, self.matrix())
 
-    def extra_repr(self) -> str:
-        """Print the layer as a signature."""
-        return f"{self.group.name}, channels={self.channels}, structure={self.structure!r}"
+    def attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
+        """See :meth:`PoseAttention.attend_slices`; one pass that does not gather the slices."""
+        if not self.is_fusible():
+            return super().attend_slices(planes, rows, channel_step)
+        return attend_slices(planes, self.matrix(), rows, channel_step)
+
+    def freeze(self, builder: Any, value: Any) -> Any:
+        """See :meth:`PoseAttention.freeze`; a product of small matrices and a few element-wise operations."""
+        return builder.co_attention(self.matrix(), value)
+
+    def check(self, x: Tensor) -> None:
+        """Require a map with the layer's channels and poses, on the device and in the dtype of its parameters."""
+        check_real_map(self, x, self.channels, self.group.order)
+        check_dtype(self, x, self.weight)
+
+    def extra_repr(self) -> str:  # noqa: D102
+        return f"{super().extra_repr()}, structure={self.structure!r}"
 
     def _tables(self) -> dict[str, Tensor]:
         if self.structure == "full":
             return {}
         return {"index": (attention_index if self.structure == "group" else paper_index)(self.group)}
-
-    def _check(self, x: Tensor) -> None:
-        check_real_map(self, x, self.channels, self.group.order)
-        check_dtype(self, x, self.weight)
-
-
-def is_plain_attention(module: nn.Module) -> bool:
-    """Whether to call the module is to compute ``attend(x, module.matrix())``, seen and changed by nobody.
-
-    Then a layer may compute it in another way. It may not if the module was replaced, if a subclass or an assignment
-    overrides its ``forward``, or if a hook wants to see or change what goes in and out.
-    """
-    return (
-        isinstance(module, CoAttention)
-        and type(module).forward is CoAttention.forward
-        and type(module).__call__ is nn.Module.__call__
-        and "forward" not in vars(module)
-        and not any(getattr(module, hooks) for hooks in MODULE_HOOKS)
-        and not any(getattr(nn.modules.module, hooks) for hooks in GLOBAL_HOOKS)
-    )
 
 
 def paper_index(group: FiniteGroup) -> Tensor:
@@ -158,27 +260,3 @@ def _turns_per_block(group: FiniteGroup) -> int:
         f'structure="paper" is Eq. 11, written for n rotations and their mirror images (Cn, Dn, C2 x Cn, numbered '
         f'n * mirror + rotation), got {group.name}; structure="group" serves every group.'
     )
-
-
-def attention_masks(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """The mask of every co-attention layer of a model for one input: ``{layer name: (b, c, g, h, w)}``.
-
-    Runs in evaluation mode without gradients; the model is left as it was.
-    """
-    check_model("attention_masks", model)
-    masks: dict[str, Tensor] = {}
-
-    def record(name: str, layer: CoAttention) -> torch.utils.hooks.RemovableHandle:
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            masks[name] = layer.mask(inputs[0])
-
-        return layer.register_forward_pre_hook(hook)
-
-    handles = [record(name, m) for name, m in model.named_modules() if isinstance(m, CoAttention)]
-    with evaluating(model):
-        try:
-            model(x)
-        finally:
-            for handle in handles:
-                handle.remove()
-    return masks

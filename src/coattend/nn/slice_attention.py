@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from coattend.functional import attend_slices, plane_index, turned_slices
+from coattend.functional import turned_slices
 from coattend.groups import FiniteGroup, Interpolation
-from coattend.nn.attention import CoAttention, Structure, is_plain_attention
+from coattend.nn.attention import CoAttention, PoseAttention, Structure, attend_gathered
 from coattend.nn.checks import Size, check_dtype, check_map
 from coattend.nn.pose_conv import PoseConv2d, batch_parts
 
@@ -31,8 +31,9 @@ class SliceCoAttentiveConv2d(PoseConv2d):
     - t: the relative pose, the filter's group axis; g': the output pose; the input pose they read is g' t
     - A_{o,t}: co-attention over g', one vector per output channel and slice
     - ``relative=T``: the sum is over t in T only, and so are convolution and attention
-    - ``attention``: the :class:`CoAttention` that is applied; an own module in its place gets and returns responses
-      (batch, out * |T|, group, height', width'). Gathering them is left out for a plain CoAttention without hooks.
+    - ``attention``: a :class:`CoAttention`; any other module instead gets and returns responses
+      (batch, out * |T|, group, height', width'). They are not gathered for a :class:`PoseAttention` that computes
+      slices faster, see :meth:`PoseAttention.is_fusible`.
 
     Shapes: as GroupConv2d; weight (out, in, group, k, k), attention.weight (out * group, group), channel o * order + t;
     with |T| slices in the place of one per element where ``relative`` is given.
@@ -132,7 +133,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
 
     def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
         """The batch in as many parts as keep the responses of each small; whole for an attention that is called."""
-        if not is_plain_attention(self.attention):
+        if not (isinstance(self.attention, PoseAttention) and self.attention.is_fusible()):
             return (x,)
         reach, step = self.dilation * (self.kernel_size - 1), self.stride
         height, width = ((size + 2 * self.padding - reach - 1) // step + 1 for size in x.shape[-2:])
@@ -140,9 +141,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
         return batch_parts(x, planes * height * width * x.element_size(), PART_BYTES)
 
     def _attended(self, planes: Tensor) -> Tensor:
-        n, kept = self.group.order, len(self.relative)
-        if is_plain_attention(self.attention):
-            return attend_slices(planes, self.attention.matrix(), self.rows, channel_step=kept)
-        index = plane_index(planes, self.rows, channel_step=kept)
-        responses = planes.index_select(1, index).unflatten(1, (-1, n))  # b (o t) g' h w
-        return self.attention(responses).unflatten(1, (self.out_channels, kept)).sum(dim=2)
+        attention: nn.Module = self.attention
+        if isinstance(attention, PoseAttention):
+            return attention.attend_slices(planes, self.rows, len(self.relative))
+        return attend_gathered(attention, planes, self.group.order, self.rows, len(self.relative))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from coattend.groups import FiniteGroup
-from coattend.nn import CoAttention
+from coattend.nn import PoseAttention
 from coattend.report.attention_figure import mosaic, mosaic_centres
 from coattend.report.style import SIGNED, bare, drawing
 from coattend.report.views import pose_name
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 CHANNELS = 10
 
 
-def attention_layers(model: nn.Module) -> dict[str, CoAttention]:
-    """The co-attention layers of a model that have more than one pose, by name."""
-    return {
-        name: module
+def attention_layers(model: nn.Module) -> dict[str, tuple[PoseAttention, Tensor]]:
+    """Return the attention layers that have a matrix and more than one pose, with their matrices, by name."""
+    layers = {
+        name: (module, module.matrix())
         for name, module in model.named_modules()
-        if isinstance(module, CoAttention) and module.group.order > 1
+        if isinstance(module, PoseAttention) and module.group.order > 1
     }
+    return {name: (module, matrix.detach()) for name, (module, matrix) in layers.items() if matrix is not None}
 
 
 def matrices_figure(model: nn.Module) -> Figure:
@@ -36,22 +37,22 @@ def matrices_figure(model: nn.Module) -> Figure:
     """
     layers = attention_layers(model)
     if not layers:
-        raise ValueError("the network has no co-attention, so there are no matrices to draw.")
-    n = max(layer.group.order for layer in layers.values())
-    columns = min(CHANNELS, max(layer.channels for layer in layers.values()))
+        raise ValueError("the network has no attention with matrices, so there are none to draw.")
+    n = max(layer.group.order for layer, _ in layers.values())
+    columns = min(CHANNELS, max(layer.channels for layer, _ in layers.values()))
     tile = 0.72 if n <= 4 else 0.95
     pattern, left, head, foot, gap = 1.7 if n <= 4 else 2.3, 1.25, 0.2, 0.45, 0.42
     width = left + pattern + 0.7 + columns * tile * 1.14 + 0.2
     height = head + max(len(layers) * (tile + gap), pattern + 1.1) + foot
     with drawing(width, height) as figure:
-        first = next(iter(layers.values()))
+        first, first_matrix = next(iter(layers.values()))
         axes = figure.add_axes(
             ((left - 0.6) / width, 1 - (head + 0.25 + pattern) / height, pattern / width, pattern / height)
         )
-        _draw_pattern(axes, first)
-        limit = max(float(layer.weight.detach().abs().max()) for layer in layers.values())
-        for row, (name, layer) in enumerate(layers.items()):
-            matrices = layer.matrix().detach().double().cpu().numpy()
+        _draw_pattern(axes, first, first_matrix)
+        limit = max(float(matrix.abs().max()) for _, matrix in layers.values())
+        for row, (name, (layer, matrix)) in enumerate(layers.items()):
+            matrices = matrix.double().cpu().numpy()
             loose = np.abs(matrices * (1 - np.eye(layer.group.order))).sum(axis=(1, 2))
             chosen = np.sort(np.argsort(-loose, kind="stable")[:columns])
             breadth = tile * (len(chosen) * 1.14 - 0.14)
@@ -72,11 +73,11 @@ def matrices_figure(model: nn.Module) -> Figure:
     return figure
 
 
-def _draw_pattern(axes: Axes, layer: CoAttention) -> None:
-    """Which entries are one and the same number."""
+def _draw_pattern(axes: Axes, layer: PoseAttention, matrix: Tensor) -> None:
+    """Draw which entries of the matrices are one parameter."""
     group = layer.group
     n = group.order
-    index = np.arange(n * n).reshape(n, n) if layer.index is None else layer.index.cpu().numpy()
+    index = tied_entries(matrix.double().cpu().numpy())
     axes.imshow(index, cmap="cividis", alpha=0.75, interpolation="none")
     for (row, column), entry in np.ndenumerate(index):
         shade = "white" if entry < index.max() / 2 else "black"
@@ -84,16 +85,29 @@ def _draw_pattern(axes: Axes, layer: CoAttention) -> None:
     names = [pose_name(group, g) for g in group.elements]
     axes.set_yticks(range(n), names, size=7)
     axes.set_xticks(range(n), names, size=7, rotation=0 if n <= 4 else 60)
-    axes.set_title(f"pattern: {structure_name(group, layer.structure)}", size=8.5, pad=5)
+    axes.set_title(f"pattern: {structure_name(layer, index)}", size=8.5, pad=5)
     bare(axes)
 
 
-def structure_name(group: FiniteGroup, structure: str) -> str:
-    """In a word or two: what ties the entries together."""
-    if structure == "full":
+def tied_entries(matrices: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the number of the parameter at each entry of matrices (channels, group, group): equal in all channels.
+
+    Parameters are numbered column by column; free matrices row by row.
+    """
+    order = matrices.shape[1]
+    _, first, number = np.unique(matrices.T.reshape(order**2, -1), axis=0, return_index=True, return_inverse=True)
+    if len(first) == order**2:
+        return np.arange(order**2).reshape(order, order)
+    return first.argsort().argsort()[number.ravel()].reshape(order, order).T
+
+
+def structure_name(layer: PoseAttention, index: NDArray[np.int64]) -> str:
+    """Return in a word or two what ties the entries of the matrices together."""
+    group = layer.group
+    if index.max() + 1 == index.size:
         return "none, all free"
-    if structure == "paper":
-        return "Eq. 11 of the paper"
+    if not layer.is_equivariant:
+        return "tied, but not equivariant"
     commutes = (group.product == group.product.T).all()
     return "circulant" if commutes else f"blocks of {group.name}"
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coattend.equivariance.geometry import window_of
 from coattend.groups import FiniteGroup, get_group
 from coattend.groups.action import transform_image, transform_map
-from coattend.nn import CoAttention, PoseConv2d, SliceCoAttentiveConv2d, evaluating
+from coattend.nn import PoseAttention, PoseConv2d, SliceCoAttentiveConv2d, evaluating
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,26 @@ class LayerView:
 
 
 def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
-    """Every co-attention layer in the order of execution; for a model without any, every map of a convolution."""
-    attentive = any(isinstance(module, CoAttention) for module in model.modules())
+    """Return every attention layer in the order of execution; without any, the map of every convolution."""
+    attentive = any(isinstance(module, PoseAttention) for module in model.modules())
     slices = {
-        f"{name}.attention": module.relative
-        for name, module in model.named_modules()
-        if isinstance(module, SliceCoAttentiveConv2d)
+        module.attention: module.relative for module in model.modules() if isinstance(module, SliceCoAttentiveConv2d)
     }
-    found: list[tuple[str, FiniteGroup, Tensor, Tensor | None]] = []
+    found: list[tuple[str, nn.Module, FiniteGroup, Tensor, Tensor | None]] = []
     reductions = {images.shape[-1]: 1}  # by the size of the map: no network here has one size at two scales
     handles = []
 
     def watch(name: str, module: nn.Module) -> None:
-        def before(layer: CoAttention, inputs: tuple[Tensor, ...]) -> None:
-            found.append((name, layer.group, inputs[0], layer.mask(inputs[0])))
+        def before(layer: PoseAttention, inputs: tuple[Tensor, ...]) -> None:
+            found.append((name, layer, layer.group, inputs[0], layer.mask(inputs[0])))
 
         def after(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             if not attentive and isinstance(layer, PoseConv2d) and output.ndim == 5:
-                found.append((name, layer.group, output, None))
+                found.append((name, layer, layer.group, output, None))
             if (window := window_of(layer)) is not None:
                 reductions.setdefault(output.shape[-1], reductions.get(inputs[0].shape[-1], 1) * window.stride)
 
-        if isinstance(module, CoAttention):
+        if isinstance(module, PoseAttention):
             handles.append(module.register_forward_pre_hook(before))
         handles.append(module.register_forward_hook(after))
 
@@ -80,8 +78,8 @@ def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
         for handle in handles:
             handle.remove()
     return [
-        LayerView(name, group, x, mask, slices.get(name, ()), reductions.get(x.shape[-1], 1))
-        for name, group, x, mask in found
+        LayerView(name, group, x, mask, slices.get(layer, ()), reductions.get(x.shape[-1], 1))
+        for name, layer, group, x, mask in found
     ]
 
 

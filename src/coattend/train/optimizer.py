@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from coattend.nn import CoAttention, PoseConv2d
+from coattend.nn import PoseAttention, PoseConv2d
 from coattend.train.recipe import Recipe
 
 
@@ -28,9 +28,10 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     Attention vectors, norms and biases are not decayed unless the recipe says so. Vectors of attention have two axes:
     a rule such as ``p.ndim < 2`` does not find them.
     """
-    attention = _owned_by(model, CoAttention)
-    norms = _owned_by(model, _BatchNorm)
-    layers = [m for m in model.modules() if isinstance(m, (PoseConv2d, nn.Linear, nn.Conv2d))]
+    attention = _parameters_of(model, PoseAttention)
+    norms = _parameters_of(model, _BatchNorm)
+    inside = {id(part) for m in model.modules() if isinstance(m, PoseAttention) for part in m.modules()}
+    layers = [m for m in model.modules() if isinstance(m, (PoseConv2d, nn.Linear, nn.Conv2d)) and id(m) not in inside]
     head = {id(p) for last in layers[-1:] for p in last.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -56,5 +57,5 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["base_lr"] * factor
 
 
-def _owned_by(model: nn.Module, kind: type[nn.Module]) -> set[int]:
-    return {id(p) for m in model.modules() if isinstance(m, kind) for p in m.parameters(recurse=False)}
+def _parameters_of(model: nn.Module, kind: type[nn.Module]) -> set[int]:
+    return {id(p) for m in model.modules() if isinstance(m, kind) for p in m.parameters()}

@@ -6,7 +6,6 @@ import base64
 import gzip
 import html
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from coattend.models import EquivariantNetwork, ModelEntry, model_entry
 from coattend.models.classifier import Classifier, load_trained
 from coattend.models.pretrained import pretrained_file
 from coattend.nn import SliceCoAttentiveConv2d, evaluating
+from coattend.nn.observe import attended_convolutions
 from coattend.version import __version__
 
 if TYPE_CHECKING:
@@ -129,22 +129,25 @@ def _described(trained: Classifier, model: onnx.ModelProto) -> dict[str, Any]:
         },
         "input": model.graph.input[0].name,
         "logits": model.graph.output[0].name,
-        "layers": _layers(trained.network, model),
+        "layers": _layers(trained, model),
     }
 
 
-def _layers(network: EquivariantNetwork, model: onnx.ModelProto) -> list[dict[str, Any]]:
-    """A row per layer: its response is what its attention sees, where it has one, else what its convolution returns."""
+def _layers(trained: TrainedNetwork, model: onnx.ModelProto) -> list[dict[str, Any]]:
+    """Return a row per convolution: its response is the input of its attention, if it has one, else its output."""
+    network = trained.network
+    image = next(network.parameters()).new_zeros(1, *trained.image_shape)
+    convolutions = attended_convolutions(network, image)
     layers: dict[str, dict[str, Any]] = {}
     for output in model.graph.output[1:]:
         kind, _, name = output.name.partition(":")
         axes = output.type.tensor_type.shape.dim
         if len(axes) != 5:  # a projection's result, which has no poses
             continue
-        layer = layers.setdefault(re.sub(r"(\.conv|\.attention)+$", "", name), {"mask": None})
-        parent = network.get_submodule(name.rpartition(".")[0])
-        sliced = name.endswith(".attention") and isinstance(parent, SliceCoAttentiveConv2d)
-        layer |= {kind: output.name, "channels": parent.out_channels if sliced else axes[1].dim_value}
+        layer = layers.setdefault(convolutions.get(name, name), {"mask": None})
+        convolution = network.get_submodule(convolutions.get(name, name))
+        sliced = isinstance(convolution, SliceCoAttentiveConv2d)
+        layer |= {kind: output.name, "channels": convolution.out_channels if sliced else axes[1].dim_value}
     return [{"number": number, **layer} for number, layer in enumerate(layers.values(), start=1)]
 
 
