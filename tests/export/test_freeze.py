@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import coattend as ca
 from coattend.export import LayerTracer, freeze, freeze_layer
+from coattend.export.freeze import frozen_with_outputs
 from coattend.export.graph import Builder, Value
 
 SMALL = {"resnet44": "width=3,blocks=1", "resnet20": "width=3,blocks=1", "nin": "width=6"}
@@ -178,6 +181,31 @@ class Shy(ca.nn.CoAttention):
         return super().forward(x) * 2
 
 
+class Gate(ca.nn.PoseAttention):
+    def __init__(self, channels: int, group: str) -> None:
+        super().__init__(channels, group)
+        self.weight = nn.Parameter(torch.randn(channels))
+
+    def mask(self, x: Tensor) -> Tensor:
+        batch, channels, order, height, width = x.shape
+        rows = x.reshape(batch * channels, order, height * width)
+        scaled = self.weight.repeat(batch)[:, None, None] * (rows - rows.mean(1, keepdim=True))
+        return scaled.sigmoid().view(x.shape)
+
+
+class Undecided(Gate):
+    def mask(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Halved(ca.nn.PoseAttention):
+    def mask(self, x: Tensor) -> Tensor:
+        return torch.full_like(x, 0.5)
+
+    def freeze(self, builder: Builder, value: Value) -> Value:
+        return Value(builder.call(torch.mul, builder.original(value), 0.5))
+
+
 class Strange(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if x.sum() > 0 else -x
@@ -196,7 +224,7 @@ class Paired(nn.Module):
     ("model", "message"),
     [
         (ca.create_model("p4cnn:width=2"), "RotatedMnistNet is in training mode.*call model.eval"),
-        (nn.Sequential(Shy(2, group="p4")).eval(), r"Shy \(0\) does: it is a CoAttention with a forward of its own"),
+        (nn.Sequential(Undecided(2, group="p4")).eval(), r"cannot trace Undecided \(0\)"),
         (nn.Sequential(Strange()).eval(), r"could not follow the forward of Sequential: .*[a-z]\. Its course must not"),
         (None, "freeze expects a network, an nn.Module, got NoneType"),
         (nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False)).eval(), "norm 0: it has no running statistics"),
@@ -208,13 +236,43 @@ def test_what_cannot_be_frozen_is_said(model: nn.Module, message: str) -> None:
         freeze(model)
 
 
-@pytest.mark.parametrize("replacement", [Shy(2 * 4, group="p4"), nn.Identity()])
-def test_an_attention_that_was_replaced_is_refused_and_not_ignored(replacement: nn.Module) -> None:
+def inside_convolutions(attention: nn.Module) -> list[nn.Module]:
     inside, last = ca.nn.SliceCoAttentiveConv2d(1, 2, 3, "p4"), ca.nn.ProjectionConv2d(1, 8, 3, "p4", attention=True)
     for layer in (inside, last):
-        layer.attention = replacement
-        with pytest.raises(ValueError, match=rf"does not know what {type(replacement).__name__} \(0\.attention\) does"):
-            freeze(nn.Sequential(layer).eval())
+        layer.attention = attention
+    return [nn.Sequential(layer).eval() for layer in (inside, last)]
+
+
+def test_a_module_instead_of_an_attention_is_refused_and_not_ignored() -> None:
+    for model in inside_convolutions(nn.Identity()):
+        with pytest.raises(ValueError, match=r"does not know what Identity \(0\.attention\) does"):
+            freeze(model)
+
+
+def assigned() -> ca.nn.CoAttention:
+    attention = ca.nn.CoAttention(8, group="p4")
+    attention.mask = lambda x: (x > 0).to(x)
+    attention.forward = lambda x: x.relu()
+    return attention
+
+
+@pytest.mark.parametrize("make", [lambda: Shy(8, group="p4"), lambda: Gate(8, group="p4"), assigned])
+def test_an_attention_without_a_rule_is_traced(make: Callable[[], ca.nn.PoseAttention]) -> None:
+    x = torch.randn(3, 1, 4, 9, 8)
+    for model in (*inside_convolutions(make()), nn.Sequential(ca.nn.GroupConv2d(1, 8, 3, "p4"), make()).eval()):
+        frozen = freeze(model)
+        torch.testing.assert_close(frozen(x), model(x), rtol=1e-12, atol=1e-12)
+        assert "coattend" not in frozen.code
+        outputs = frozen_with_outputs(model, Builder(masks=True))(x)
+        (mask,) = ca.attention_masks(model, x).values()
+        torch.testing.assert_close(outputs[-1], mask, rtol=1e-12, atol=1e-12)
+
+
+def test_an_attention_with_a_rule_of_its_own() -> None:
+    model = nn.Sequential(ca.nn.GroupConv2d(1, 8, 3, "p4"), Halved(8, group="p4")).eval()
+    x = torch.randn(3, 1, 4, 9, 8)
+    torch.testing.assert_close(freeze(model)(x), model(x), rtol=1e-12, atol=1e-12)
+    assert "tables" not in freeze(model).code
 
 
 class Doubled(nn.Module):

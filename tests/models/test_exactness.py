@@ -209,7 +209,7 @@ def nan_weights() -> torch.nn.Module:
         (nan_weights, "its weights are not finite"),
         (lambda: pooled(torch.nn.Flatten(), torch.nn.Linear(7, 7)), "cannot be run on these images"),
         (lambda: torch.nn.Conv2d(1, 1, 3), "no layer of it is built over a group"),
-        (lambda: ca.create_model("a_p4cnn:structure=full"), "structure=full does not commute with C4"),
+        (lambda: ca.create_model("a_p4cnn:structure=full"), "structure='full'\\) does not commute with C4"),
         (lambda: ca.create_model("p4cnn:group=C8,width=2"), "C8 has 4 exact elements of 8"),
     ],
 )
@@ -264,8 +264,8 @@ def test_models_that_cannot_be_measured_are_refused() -> None:
         (
             "a_p4cnn:width=2,structure=full",
             28,
-            "a_p4cnn is NOT exactly equivariant to C4 on images of 28 x 28: attention of structure=full does not "
-            "commute with C4",
+            "a_p4cnn is NOT exactly equivariant to C4 on images of 28 x 28: "
+            "CoAttention(C4, channels=2, structure='full') does not commute with C4",
         ),
         (
             "p4cnn:width=2,group=C8",

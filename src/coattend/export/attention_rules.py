@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx, nn
 
-from coattend.export.graph import Builder, Value
-from coattend.nn import CoAttention
+from coattend.export.value import Value
+from coattend.nn import CoAttention, PoseAttention
+
+if TYPE_CHECKING:
+    from coattend.export.graph import Builder
 
 SMALLEST_SCALE = 1e-12  # norms that scale by less are not divided by
 
 
-def attended(builder: Builder, name: str, layer: CoAttention, value: Value) -> Value:
-    """``exp(l - max l) * x`` with logits ``l = x A / n`` for a folded map."""
-    _check_attention(name, layer)
-    order = layer.group.order
+def attended(builder: Builder, name: str, layer: nn.Module, value: Value) -> Value:
+    """Apply the freezing rule of an attention layer."""
+    if not isinstance(layer, PoseAttention):
+        raise ValueError(
+            f"freeze does not know what {type(layer).__name__} ({name}) does instead of a PoseAttention; derive it "
+            "from coattend.nn.PoseAttention, or add a rule for the layer that holds it with "
+            "coattend.export.freeze_layer.register."
+        )
+    builder.layer = name
+    result: Value = PoseAttention.freeze(layer, builder, value) if _is_changed(layer) else layer.freeze(builder, value)
+    return result
+
+
+def _is_changed(layer: PoseAttention) -> bool:
+    """Return whether an assignment to the layer itself overrides what its class computes."""
+    return bool({"mask", "forward"} & vars(layer).keys())
+
+
+def co_attended(builder: Builder, name: str, matrix: Tensor, value: Value) -> Value:
+    """Add ``exp(l - max l) * x`` with logits ``l = x A / n`` for a folded map."""
+    order = matrix.shape[-1]
     planes = ordered(builder, builder.folded(value, order))
-    matrices, mask = mask_of(builder, name, layer.matrix(), planes)
+    matrices, mask = mask_of(builder, name, matrix, planes)
     if builder.masks:
         builder.extra_outputs[f"mask:{name}"] = builder.unfolded(mask, order)
     product = builder.inplace("mul_", mask, planes)
@@ -37,14 +58,32 @@ def attended(builder: Builder, name: str, layer: CoAttention, value: Value) -> V
 
 
 def attended_slices(
+    builder: Builder, name: str, layer: nn.Module, conv: nn.Conv2d, planes: fx.Node, index: Tensor, bias: Tensor
+) -> Value:
+    """Attend to each slice on its own and sum the slices and the bias, by the rule of the attention layer.
+
+    ``index`` holds the plane of each (channel, slice, pose) among those that ``conv`` returns.
+    """
+    if isinstance(layer, CoAttention) and type(layer).freeze is CoAttention.freeze and not _is_changed(layer):
+        return co_attended_slices(builder, name, layer, conv, planes, index, bias)
+    slices, order = index.shape[1:]
+    where = builder.tensor(f"{name}.planes", index.flatten())
+    responses = builder.respond(name, Value(builder.call(torch.index_select, planes, 1, where), order))
+    weighed = builder.call(
+        torch.unflatten, builder.original(attended(builder, name, layer, responses)), 1, (-1, slices)
+    )
+    offset = builder.tensor(f"{name}.offset", bias[:, None, None, None])
+    return Value(builder.call(torch.add, builder.call(torch.sum, weighed, 2), offset), owned=True)
+
+
+def co_attended_slices(
     builder: Builder, name: str, layer: CoAttention, conv: nn.Conv2d, planes: fx.Node, index: Tensor, bias: Tensor
 ) -> Value:
-    """Attend to each slice on its own and sum the slices and the bias.
+    """Apply co-attention to each slice on its own and sum the slices and the bias.
 
     ``index`` holds the plane of each (channel, slice, pose) among those that ``conv`` returns, which are ordered by
     input pose, channel and output pose.
     """
-    _check_attention(name, layer)
     channels, slices, order = index.shape
     matrices = layer.matrix().unflatten(0, (channels, slices))
     offset = bias.repeat_interleave(order)[:, None, None]
@@ -118,15 +157,6 @@ def scale_filters(conv: nn.Conv2d, scale: Tensor, shift: Tensor | None) -> None:
         return
     bias = torch.zeros_like(scale) if conv.bias is None else conv.bias.double() * scale
     conv.bias = nn.Parameter((bias if shift is None else bias + shift).to(dtype), requires_grad=False)
-
-
-def _check_attention(name: str, layer: nn.Module) -> None:
-    """Refuse a module that was put in the place of a layer's attention and computes something else."""
-    if not isinstance(layer, CoAttention) or type(layer).forward is not CoAttention.forward:
-        raise ValueError(
-            f"freeze does not know what {type(layer).__name__} ({name}) does in the place of a CoAttention; add a rule "
-            "for the layer that holds it with coattend.export.freeze_layer.register."
-        )
 
 
 def _can_divide_by(scale: Tensor) -> bool:

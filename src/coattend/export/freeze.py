@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from coattend.export.graph import Builder, Value
 from coattend.export.rules import freeze_layer, rule_class
+from coattend.nn import PoseAttention
 
 # Functions and methods that treat every element alike, so that they may see folded maps.
 POINTWISE_FUNCTIONS = {
@@ -122,7 +123,7 @@ def _layer_and_input(
 ) -> tuple[nn.Module, Builder, str, Value]:
     layer = model.get_submodule(name)
     known = rule_class(type(layer))
-    if known is not None and type(layer).forward is not getattr(known, "forward", None):
+    if known is not None and known is not PoseAttention and type(layer).forward is not getattr(known, "forward", None):
         raise ValueError(
             f"freeze does not know what {type(layer).__name__} ({name}) does: it is a {known.__name__} with a forward "
             "of its own; add a rule with coattend.export.freeze_layer.register."

@@ -1,42 +1,24 @@
-"""The graph of a frozen network while it is being built, and the values that flow through it."""
+"""The graph of a frozen network while it is being built."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-Absorb = Callable[[Tensor, Tensor], fx.Node | None]
-
-
-@dataclass(frozen=True)
-class Value:
-    """What a node of the original network became.
-
-    ``poses``: the node stands for a map, folded into (batch, channels * poses, height, width); None: it is what it was.
-    ``absorb``: scale and shift each channel by changing the weights that made the value; gives the node that then holds
-    it, or None if that is impossible.
-    ``conv``: the convolution whose output this is. ``owned``: nobody else reads it, so it may be overwritten.
-    """
-
-    node: fx.Node
-    poses: int | None = None
-    absorb: Absorb | None = None
-    conv: nn.Conv2d | None = None
-    owned: bool = False
-
-    def shared(self) -> Value:
-        """The same value with several readers: neither the weights behind it nor its content may change."""
-        return replace(self, absorb=None, conv=None, owned=False)
+from coattend.export.attention_rules import co_attended
+from coattend.export.tracing import traced_attention
+from coattend.export.value import Value as Value
+from coattend.nn import PoseAttention
 
 
 class Builder:
     """Adds torch.nn modules and torch functions to a graph.
 
-    ``extra_outputs`` collects masks and responses by name where they were asked for. ``eager``: the graph is made for
+    ``extra_outputs`` collects masks and responses by name where they were asked for. ``layer`` is the name of the
+    attention that is being frozen. ``eager``: the graph is made for
     torch as it runs on CPUs, operation by operation; other engines choose kernels and memory layouts themselves.
     """
 
@@ -47,6 +29,7 @@ class Builder:
         self.responses = responses
         self.eager = eager
         self.extra_outputs: dict[str, fx.Node] = {}
+        self.layer = ""
 
     def module(self, name: str, module: nn.Module, node: fx.Node) -> fx.Node:
         """Call a torch.nn module, which keeps the name of the layer it stands for."""
@@ -91,6 +74,19 @@ class Builder:
             return value
         self.extra_outputs[f"response:{layer}"] = self.original(value)
         return value.shared()
+
+    def expose_mask(self, mask: fx.Node) -> None:
+        """Keep the mask (batch, channels, poses, height, width) of the attention being frozen, if masks are wanted."""
+        if self.masks:
+            self.extra_outputs[f"mask:{self.layer}"] = mask
+
+    def co_attention(self, matrix: Tensor, value: Value) -> Value:
+        """Apply co-attention with matrices (channels, group, group)."""
+        return co_attended(self, self.layer, matrix, value)
+
+    def traced(self, layer: PoseAttention, value: Value) -> Value:
+        """Add the operations that an attention layer executes."""
+        return traced_attention(self, self.layer, layer, value)
 
     def _attribute(self, name: str, content: nn.Module | Tensor) -> str:
         unique, number = name, 1

@@ -16,7 +16,6 @@ from coattend.export.attention_rules import attended, attended_slices, scale_fil
 from coattend.export.graph import Builder, Value
 from coattend.functional import group_filters, turn_filters
 from coattend.nn import (
-    CoAttention,
     GroupBatchNorm2d,
     GroupConv2d,
     GroupDropout2d,
@@ -25,6 +24,7 @@ from coattend.nn import (
     GroupLayerNorm2d,
     GroupPool,
     LiftingConv2d,
+    PoseAttention,
     PoseConv2d,
     ProjectionConv2d,
     SliceCoAttentiveConv2d,
@@ -148,7 +148,7 @@ def _(layer: SliceCoAttentiveConv2d, builder: Builder, name: str, value: Value) 
 
 
 @freeze_layer.register
-def _(layer: CoAttention, builder: Builder, name: str, value: Value) -> Value:
+def _(layer: PoseAttention, builder: Builder, name: str, value: Value) -> Value:
     return attended(builder, name, layer, builder.respond(name, value))
 
 

@@ -101,10 +101,8 @@ def attended_convolutions(model: nn.Module, x: Tensor) -> dict[str, str]:
 
     This is the last convolution that started before the attention, be it one before it or the one that contains it.
     """
-    with (
-        evaluating(model),
-        recording(model, lambda call: call, (PoseAttention, PoseConv2d), before=True) as calls,
-    ):
+    layers = (PoseAttention, PoseConv2d)
+    with evaluating(model), recording(model, lambda call: call, layers, before=True) as calls:
         model(x)
     attended, last = {}, None
     for call in calls:

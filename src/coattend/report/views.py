@@ -48,7 +48,7 @@ class LayerView:
 def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
     """Return every attention layer in the order of execution; without any, the map of every convolution."""
     attentive = any(isinstance(module, PoseAttention) for module in model.modules())
-    slices = {
+    slices: dict[nn.Module, tuple[int, ...]] = {
         module.attention: module.relative for module in model.modules() if isinstance(module, SliceCoAttentiveConv2d)
     }
     found: list[tuple[str, nn.Module, FiniteGroup, Tensor, Tensor | None]] = []
