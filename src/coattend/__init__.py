@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from coattend.models import model_entry as model_entry
     from coattend.models import push_model as push_model
     from coattend.models import save_model as save_model
-    from coattend.nn import attention_masks as attention_masks
+    from coattend.nn.attention import register_attention as register_attention
+    from coattend.nn.observe import attention_masks as attention_masks
 
 # Loaded on first use: torch takes seconds, which `coattend --help` does not need, and Ctrl-C meanwhile is no error.
 _PUBLIC = {
@@ -49,23 +50,26 @@ _PUBLIC = {
         "push_model",
         "save_model",
     ),
-    "nn": ("attention_masks",),
+    "nn": (),
+    "nn.attention": ("register_attention",),
+    "nn.observe": ("attention_masks",),
     "report": (),
     "train": (),
 }
-_PACKAGE_OF = {name: package for package, names in _PUBLIC.items() for name in names}
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 
 if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name in _PUBLIC:
             return importlib.import_module(f"coattend.{name}")
-        if name not in _PACKAGE_OF:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module 'coattend' has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"coattend.{_PACKAGE_OF[name]}"), name)
+        value = getattr(importlib.import_module(f"coattend.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*_PUBLIC, *_PACKAGE_OF, "__version__"])
+    packages = [module for module in _PUBLIC if "." not in module]
+    return sorted([*packages, *_MODULE_OF, "__version__"])

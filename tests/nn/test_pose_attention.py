@@ -8,6 +8,7 @@ from torch import Tensor
 
 import coattend as ca
 from coattend.equivariance import Cause
+from coattend.nn.attention import ATTENTIONS
 from coattend.nn.observe import attended_convolutions
 
 nn = ca.nn
@@ -148,3 +149,19 @@ def test_the_convolution_that_an_attention_weighs_is_found_by_execution() -> Non
         "inner.attention": "inner",
         "last.attention": "last",
     }
+
+
+def test_forms_are_registered_by_name() -> None:
+    assert ca.register_attention("gate")(Gate) is Gate
+    try:
+        assert ATTENTIONS["gate"] is Gate
+        with pytest.raises(ValueError, match="there is a form of attention 'gate' already"):
+            ca.register_attention("gate")(FirstPose)
+    finally:
+        ATTENTIONS.remove("gate")
+    with pytest.raises(ValueError, match="expects a subclass of PoseAttention, got <class 'torch.nn.modules.linear"):
+        ca.register_attention("linear")(torch.nn.Linear)
+    with pytest.raises(ValueError, match="'output' is the name of a built-in choice"):
+        ca.register_attention("output")(Gate)
+    with pytest.raises(ValueError, match="unknown form of attention 'gates'"):
+        ATTENTIONS["gates"]

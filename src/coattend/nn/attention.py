@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
+from coattend._registry import Registry
 from coattend.functional import attend, attend_slices, attention_index, attention_mask, attention_matrix, plane_index
 from coattend.groups import FiniteGroup, get_group
 from coattend.nn.checks import check_choice, check_device, check_dtype, check_integer, check_number, check_real_map
 from coattend.nn.tables import TabledModule
 
 Structure = Literal["group", "paper", "full"]
+RESERVED = ("none", "output", "slice")  # what the option ``attention`` of networks means by itself
 
 MODULE_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 GLOBAL_HOOKS = tuple(f"_global{hooks}" for hooks in MODULE_HOOKS)
@@ -113,6 +116,35 @@ class PoseAttention(TabledModule):
 
     def _tables(self) -> dict[str, Tensor]:
         return {}
+
+
+Form = TypeVar("Form", bound=type[PoseAttention])
+ATTENTIONS: Registry[type[PoseAttention]] = Registry("form of attention")
+
+
+def register_attention(name: str) -> Callable[[Form], Form]:
+    """Return a class decorator that registers a form of attention, so that networks can be built with it by name.
+
+    The class derives from :class:`PoseAttention` and is constructed as ``cls(channels, group=G)``.
+    ``create_model("p4cnn", attention=name)`` places it after every convolution.
+
+    Example::
+
+        @register_attention("gate")
+        class Gate(PoseAttention):
+            def mask(self, x: Tensor) -> Tensor:
+                return torch.sigmoid(x - x.mean(2, keepdim=True))
+    """
+
+    def register(form: Form) -> Form:
+        if not (isinstance(form, type) and issubclass(form, PoseAttention)):
+            raise ValueError(f"register_attention expects a subclass of PoseAttention, got {form!r}.")
+        if name in RESERVED:
+            raise ValueError(f"{name!r} is the name of a built-in choice of attention; choose another one.")
+        ATTENTIONS.add(name, form)
+        return form
+
+    return register
 
 
 def attend_gathered(module: nn.Module, planes: Tensor, order: int, rows: list[int], channel_step: int) -> Tensor:
