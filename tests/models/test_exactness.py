@@ -209,7 +209,7 @@ def nan_weights() -> torch.nn.Module:
         (nan_weights, "its weights are not finite"),
         (lambda: pooled(torch.nn.Flatten(), torch.nn.Linear(7, 7)), "cannot be run on these images"),
         (lambda: torch.nn.Conv2d(1, 1, 3), "no layer of it is built over a group"),
-        (lambda: ca.create_model("a_p4cnn:structure=full"), "structure='full'\\) does not commute with C4"),
+        (lambda: ca.create_model("a_p4cnn:structure=full"), "structure='full') does not commute with C4"),
         (lambda: ca.create_model("p4cnn:group=C8,width=2"), "C8 has 4 exact elements of 8"),
     ],
 )
