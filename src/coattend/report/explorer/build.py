@@ -133,7 +133,7 @@ def _described(trained: Classifier, model: onnx.ModelProto) -> dict[str, Any]:
     }
 
 
-def _layers(trained: TrainedNetwork, model: onnx.ModelProto) -> list[dict[str, Any]]:
+def _layers(trained: Classifier, model: onnx.ModelProto) -> list[dict[str, Any]]:
     """Return a row per convolution: its response is the input of its attention, if it has one, else its output."""
     network = trained.network
     image = next(network.parameters()).new_zeros(1, *trained.image_shape)
