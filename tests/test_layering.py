@@ -72,8 +72,8 @@ def test_type_checkers_see_the_names_that_are_loaded_when_used() -> None:
     tree = ast.parse((SOURCE / "__init__.py").read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     typed = sorted((alias.name, node.module) for node in imports for alias in node.names if node.module != "typing")
-    names = [(name, f"coattend.{package}") for name, package in coattend._PACKAGE_OF.items()]
-    packages = [(package, "coattend") for package in coattend._PUBLIC]
+    names = [(name, f"coattend.{module}") for name, module in coattend._MODULE_OF.items()]
+    packages = [(package, "coattend") for package in coattend._PUBLIC if "." not in package]
     assert typed == sorted([*names, *packages, ("__version__", "coattend.version")])
     assert all(hasattr(coattend, name) for name in dir(coattend))
     with pytest.raises(AttributeError, match="has no attribute 'absent'"):
