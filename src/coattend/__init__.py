@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coattend.models import load_model as load_model
     from coattend.models import model_entry as model_entry
     from coattend.models import push_model as push_model
+    from coattend.models import register_model as register_model
     from coattend.models import save_model as save_model
     from coattend.nn.attention import register_attention as register_attention
     from coattend.nn.observe import attention_masks as attention_masks
@@ -48,6 +49,7 @@ _PUBLIC = {
         "load_model",
         "model_entry",
         "push_model",
+        "register_model",
         "save_model",
     ),
     "nn": (),

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import coattend as ca
-from coattend.models.registry import parse_options
+from coattend.models import network_name
+from coattend.models.options import parse_options, write_options
 from coattend.nn import CoAttention, SliceCoAttentiveConv2d
 
 
@@ -25,8 +26,8 @@ def test_entries_hold_what_the_paper_prints() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("a_p4cn", {}, r"unknown model 'a_p4cn' \(did you mean a_p4cnn.*`coattend models` lists all 21"),
-        ("zzz", {}, "unknown model 'zzz'; `coattend models`"),
+        ("a_p4cn", {}, r"unknown model 'a_p4cn' \(did you mean a_p4cnn.*; the known ones are z2cnn, p4cnn"),
+        ("zzz", {}, "unknown model 'zzz'; the known ones are z2cnn"),
         (
             "a_p4cnn",
             {"atention": "output"},
@@ -42,7 +43,7 @@ def test_entries_hold_what_the_paper_prints() -> None:
         ("a_p4cnn:structure=circulant", {}, "structure must be one of group, paper, full"),
         ("p4cnn:group=p5", {}, "unknown group 'p5'"),
         ("resnet20:width=8-16", {}, "width must be one number or three"),
-        ("nin:downsample=pool", {}, "nin has no option 'downsample'"),
+        ("nin:downsample=pool", {}, "nin has no strided convolution that downsample=pool could replace"),
         (None, {}, "expected a model's name such as 'p4cnn', got None"),
         ("p4m_allcnn:width=x", {}, "width must be a whole number from 1 to 1,048,576, got 'x'"),
         ("p4cnn:width=0", {}, "width must be a whole number from 1"),
@@ -51,6 +52,8 @@ def test_entries_hold_what_the_paper_prints() -> None:
         ("p4cnn", {"width": True}, "width must be a whole number"),
         ("p4m_resnet44:blocks=1000000000", {}, "blocks must be a whole number from 1 to 200"),
         ("p4cnn", {"dropout": "x"}, "dropout must be a finite number, got 'x'"),
+        ("p4cnn:init_std=small", {}, "init_std must be one of fan_in, he, got 'small'"),
+        ("p4cnn", {"init_std": None}, "init_std must be a finite number, got None"),
         ("p4cnn", {"norm_eps": float("nan")}, "norm_eps must be a finite number, got nan"),
         ("p4m_resnet44", {"attend_shortcuts": 3}, "attend_shortcuts must be true or false, got 3"),
     ],
@@ -66,10 +69,27 @@ def test_options_behind_the_name_and_as_keywords() -> None:
         "attention": None, "dropout": 0.3, "width": (11, 23, 45), "flag": True, "eps": 1e-3, "n": 7,
     }  # fmt: skip
     assert ca.create_model("p4cnn:width=3", width=5).feature_channels == (5, 5)
-    assert ca.create_model("p4cnn", width=np.int64(5)).config["options"]["width"] == 5
+    assert ca.create_model("p4cnn", width=np.int64(5)).config.options["width"] == 5
     for without in (ca.create_model("a_p4cnn", attention="none"), ca.create_model("a_p4cnn:attention=none")):
-        assert without.config["options"]["attention"] is None
+        assert without.config.options["attention"] is None
         assert not any(isinstance(m, CoAttention) for m in without.modules())
+
+
+def test_options_are_written_as_they_are_read() -> None:
+    text = "attention=none,dropout=0.3,width=11-23-45,norm=true,group=C4 clockwise"
+    assert write_options(parse_options(text)) == text
+    assert write_options({"group": ca.dihedral(4), "relative": {"stages.0.layer2.conv": (0, 1)}}) == (
+        "group=D4,relative=by-layer"
+    )
+
+
+def test_one_network_has_one_name() -> None:
+    for name in ("p4cnn", "a_p4cnn:attention=output", "resnet44:width=11-23-45", "p4cnn:group=D4,norm_eps=0.1"):
+        assert network_name(ca.create_model(name)) == name
+    assert network_name(ca.create_model("p4cnn:norm_eps=0.1,head=decycle", group="D4")) == "p4cnn:group=D4,norm_eps=0.1"
+    assert network_name(ca.create_model("p4cnn", group=ca.cyclic(4))) == "p4cnn"
+    # what follows from the data is left out
+    assert network_name(ca.create_model("p4cnn:width=2,num_classes=3,in_channels=3")) == "p4cnn:width=2"
 
 
 def test_lists_of_models_want_a_pattern() -> None:

@@ -32,7 +32,7 @@ def test_relative_poses_are_an_option_of_every_network() -> None:
     model = ca.create_model("p4_allcnn:width=8,relative=0-2")
     assert {layer.relative for layer in group_convolutions(model).values()} == {(0, 2)}
     assert {layer.relative for layer in group_convolutions(ca.create_model("p4cnn:relative=1")).values()} == {(1,)}
-    assert "relative" not in ca.create_model("p4cnn", relative=range(4)).config["options"]
+    assert "relative" not in ca.create_model("p4cnn", relative=range(4)).config.options
     with pytest.raises(ValueError, match="expects relative to hold different elements of C4"):
         ca.create_model("p4cnn:relative=0-4")
     with pytest.raises(ValueError, match=r"no group convolution is called 'conv1'; those of this model are stages\.0"):

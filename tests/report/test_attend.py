@@ -12,7 +12,7 @@ import torch
 from coattend.data import load_data, make_preprocessing
 from coattend.models import create_model
 from coattend.models.classifier import Classifier
-from coattend.report.attend import attend, fitted_image, look, network_name
+from coattend.report.attend import attend, fitted_image, look
 from coattend.report.page import write_report
 from coattend.report.runs import find_runs
 from coattend.report.style import save
@@ -91,15 +91,6 @@ def test_images_are_fitted_and_left_alone_if_they_fit() -> None:
     colour, changes = fitted_image(grey, (3, 32, 32))
     assert colour.shape == (3, 32, 32)
     assert changes == "grey is taken as colour; 28 x 28 pixels are scaled to 32 x 32"
-
-
-def test_names_build_the_same_network() -> None:
-    for name in ("p4cnn", "a_p4cnn:attention=output", "resnet44:width=11-23-45", "p4cnn:group=D4,norm_eps=0.1"):
-        assert network_name(create_model(name)) == name
-
-
-def test_names_leave_out_what_the_data_decide() -> None:
-    assert network_name(create_model("p4cnn:width=2,num_classes=3,in_channels=3")) == "p4cnn:width=2"
 
 
 @pytest.mark.parametrize("label", ["Faser Bindegewebe", "a class of two dozen words " * 5, "x" * 60, "$x_$"])

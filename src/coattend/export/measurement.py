@@ -43,11 +43,11 @@ def certify(original: nn.Module, run: Run, image_shape: tuple[int, int, int], co
     images = probe_images(image_shape, PROBES, SEED)
     with evaluating(original):
         expected = original(images)
-    config = original.config if isinstance(original, EquivariantNetwork) and original.config else {}
+    config = original.config if isinstance(original, EquivariantNetwork) else None
     group = checked_group(original)
     certificate = Certificate(
-        model=config.get("model", type(original).__name__),
-        options={key: encoded_option(value) for key, value in config.get("options", {}).items()},
+        model=type(original).__name__ if config is None else config.model,
+        options={} if config is None else {key: encoded_option(value) for key, value in config.options.items()},
         group=encoded_option(group),
         image_shape=image_shape,
         parity=_largest_difference(run(images), expected.flatten().tolist()),

@@ -29,7 +29,7 @@ def image_shape_of(network: nn.Module, size: int | None) -> tuple[int, int, int]
                 "built by create_model."
             )
         trained = network.image_shape
-        size = model_entry(network.config["model"]).image_size if trained is None else trained[1]
+        size = model_entry(network.config.model).image_size if trained is None else trained[1]
     shape = (in_channels_of(network), size, size)
     _require_suitable(network, shape)
     return shape

@@ -1,20 +1,21 @@
-"""What the layers of a network share: how convolution, attention, norm and down-sampling are put together."""
+"""Blocks of a network: how convolution, attention, norm and down-sampling are put together."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
-from coattend.groups import FiniteGroup, get_group
+from coattend.groups import FiniteGroup
 from coattend.nn import (
     CoAttention,
     GroupBatchNorm2d,
     GroupConv2d,
     GroupDropout2d,
+    GroupPool,
     LiftingConv2d,
     PoseConv2d,
     ProjectionConv2d,
@@ -27,61 +28,91 @@ Attention = Literal["output", "slice"]
 Position = Literal["conv", "norm", "relu"]
 Downsample = Literal["stride", "pool"]
 Init = Literal["fan_in", "he"]
+OverGroup = Literal["max", "mean", "sum"]
+
+
+class ConvBlock(nn.Sequential):
+    """A convolution, ``conv``, and what follows it: ``attention``, ``pool``, ``norm``, ``act``, ``dropout``."""
+
+    conv: PoseConv2d
 
 
 @dataclass(frozen=True)
-class Style:
-    """The choices that hold for every layer of a network.
+class Blocks:
+    """Build the layers of a network from the choices that all of them share.
+
+    These choices are options of every network that :func:`register_model` registers.
 
     - attention: None; "output", the paper's equations; "slice", attention before the sum over relative poses
-    - position: behind the convolution (the paper's place), the norm, or the ReLU
+    - structure: of the attention matrices, see :class:`CoAttention`
+    - position: attention follows the convolution (as in the paper), the norm, or the ReLU
+    - diagonal: of the attention matrices when training starts; 1 in the paper
     - downsample: strided convolutions as published, or stride 1 and 2x2 max-pooling between attention and norm
-    - init: standard deviation of the weights, 1 / sqrt(fan_in), sqrt(2 / fan_in) or a number; attention vectors are
-      drawn like the weights of their layer
-    - diagonal: of the attention matrices at the start of training; the paper's is 1
+    - init_std: standard deviation of new weights, "fan_in" for 1 / sqrt(fan_in), "he" for sqrt(2 / fan_in), or a
+      number; attention vectors are drawn like the weights of their layer
+    - norm, norm_eps, norm_momentum: whether batch norms follow convolutions, and their constants
     """
 
-    group: FiniteGroup | str
+    group: FiniteGroup
     attention: Attention | None = None
     structure: Structure = "group"
     position: Position = "conv"
+    diagonal: float = 1.0
     downsample: Downsample = "stride"
-    init: Init | float = "fan_in"
+    init_std: Init | float = "fan_in"
     norm: bool = True
     norm_eps: float = 2e-5
     norm_momentum: float = 0.1
-    diagonal: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("attention", (None, *get_args(Attention))),
-            ("structure", get_args(Structure)),
-            ("position", get_args(Position)),
-            ("downsample", get_args(Downsample)),
-        ):
-            if getattr(self, name) not in choices:
-                words = ", ".join("none" if c is None else c for c in choices)
-                raise ValueError(f"{name} must be one of {words}, got {getattr(self, name)!r}.")
+        _check_choice("attention", self.attention, (None, *get_args(Attention)))
+        _check_choice("structure", self.structure, get_args(Structure))
+        _check_choice("position", self.position, get_args(Position))
+        _check_choice("downsample", self.downsample, get_args(Downsample))
+        if isinstance(self.init_std, str):
+            _check_choice("init_std", self.init_std, get_args(Init))
         if self.attention == "slice" and self.position != "conv":
             raise ValueError(
                 f"attention=slice acts inside the convolution, so position={self.position} is impossible; "
                 "use attention=output or position=conv."
             )
-        object.__setattr__(self, "group", get_group(self.group))
 
-    def lift(self, in_channels: int, out_channels: int, kernel_size: int, **geometry: Any) -> nn.Sequential:
-        """Image -> map: convolution, attention, down-sampling."""
-        return self._convolution(LiftingConv2d, in_channels, out_channels, kernel_size, **geometry)
+    def lift(
+        self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, padding: int = 0
+    ) -> ConvBlock:
+        """Return image -> map: convolution, attention, down-sampling."""
+        conv = LiftingConv2d(in_channels, out_channels, kernel_size, self.group, self._stride(stride), padding)
+        conv.reset_parameters(self.std(conv))
+        return self._block(conv, attend=True, pool=stride != conv.stride)
 
     def conv(
-        self, in_channels: int, out_channels: int, kernel_size: int, attend: bool = True, **geometry: Any
-    ) -> nn.Sequential:
-        """Map -> map: convolution, attention, down-sampling."""
-        return self._convolution(GroupConv2d, in_channels, out_channels, kernel_size, attend, **geometry)
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        attend: bool = True,
+    ) -> ConvBlock:
+        """Return map -> map: convolution, attention, down-sampling."""
+        geometry = (in_channels, out_channels, kernel_size, self.group, self._stride(stride), padding)
+        conv: GroupConv2d | SliceCoAttentiveConv2d
+        if attend and self.attention == "slice":
+            conv = SliceCoAttentiveConv2d(*geometry, structure=self.structure)
+        else:
+            conv = GroupConv2d(*geometry)
+        # Constructors have drawn weights already. Drawing them again keeps what a seed gives equal between versions.
+        std = self.std(conv)
+        conv.reset_parameters(std)
+        if isinstance(conv, SliceCoAttentiveConv2d):
+            conv.attention.reset_parameters(std, self.diagonal)
+            attend = False
+        return self._block(conv, attend, pool=stride != conv.stride)
 
     def project(self, in_channels: int, out_channels: int, kernel_size: int) -> ProjectionConv2d:
-        """Map -> image; attention can only act inside, before the poses are summed."""
-        layer = ProjectionConv2d(
+        """Return map -> image; attention can only act inside, before the poses are summed."""
+        conv = ProjectionConv2d(
             in_channels,
             out_channels,
             kernel_size,
@@ -89,87 +120,82 @@ class Style:
             attention=self.attention is not None,
             structure=self.structure,
         )
-        std = self.std(layer)
-        layer.reset_parameters(std)
-        if layer.attention is not None:
-            layer.attention.reset_parameters(std, self.diagonal)
-        return layer
-
-    def activation(self, channels: int, attention_std: float, dropout: float = 0.0) -> nn.Sequential:
-        """Norm and ReLU, with attention behind one of them if that is its position, and element-wise dropout."""
-        parts: OrderedDict[str, nn.Module] = OrderedDict()
-        if self.norm:
-            parts["norm"] = GroupBatchNorm2d(channels, eps=self.norm_eps, momentum=self.norm_momentum)
-        if self.attention is not None and self.position == "norm":
-            parts["attention"] = self._attention(channels, attention_std)
-        parts["act"] = nn.ReLU()
-        if self.attention is not None and self.position == "relu":
-            parts["attention"] = self._attention(channels, attention_std)
-        if dropout:
-            parts["dropout"] = GroupDropout2d(dropout, elementwise=True)
-        return nn.Sequential(parts)
-
-    def activated(self, convolution: nn.Sequential, dropout: float = 0.0) -> nn.Sequential:
-        """A convolution with what follows it: attention, norm, ReLU, dropout."""
-        conv = convolution.conv
-        assert isinstance(conv, PoseConv2d)
-        following = self.activation(conv.out_channels, self.std(conv), dropout)
-        return nn.Sequential(OrderedDict([*convolution.named_children(), *following.named_children()]))
-
-    def normalised(self, convolution: nn.Sequential) -> nn.Sequential:
-        """A convolution with attention and norm but no ReLU; attention that would follow the ReLU follows the norm."""
-        parts = OrderedDict(self.activated(convolution).named_children())
-        del parts["act"]
-        return nn.Sequential(parts)
-
-    def _convolution(
-        self,
-        kind: type[PoseConv2d],
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        attend: bool = True,
-        stride: int = 1,
-        padding: int = 0,
-    ) -> nn.Sequential:
-        pools = stride > 1 and self.downsample == "pool"
-        if pools and stride != 2:
-            raise ValueError(f"downsample=pool halves maps, so it can stand for stride 2 only, got stride {stride}.")
-        inside = attend and self.attention == "slice" and kind is GroupConv2d
-        geometry: dict[str, Any] = {"stride": 1 if pools else stride, "padding": padding}
-        conv: PoseConv2d
-        if inside:
-            conv = SliceCoAttentiveConv2d(
-                in_channels, out_channels, kernel_size, self.group, structure=self.structure, **geometry
-            )
-        else:
-            conv = kind(in_channels, out_channels, kernel_size, self.group, **geometry)
         std = self.std(conv)
         conv.reset_parameters(std)
-        parts: OrderedDict[str, nn.Module] = OrderedDict(conv=conv)
-        if isinstance(conv, SliceCoAttentiveConv2d):
+        if conv.attention is not None:
             conv.attention.reset_parameters(std, self.diagonal)
-        elif attend and self.attention is not None and self.position == "conv":
-            parts["attention"] = self._attention(out_channels, std)
-        if pools:
-            parts["pool"] = SpatialMaxPool2d(2)
-        return nn.Sequential(parts)
+        return conv
+
+    def activate(self, block: ConvBlock, dropout: float = 0.0) -> ConvBlock:
+        """Append norm, ReLU, the attention that follows one of them, and element-wise dropout to a convolution."""
+        self._append_activation(block, block.conv.out_channels, self.std(block.conv), dropout=dropout)
+        return block
+
+    def normalize(self, block: ConvBlock) -> ConvBlock:
+        """Append norm and the attention that follows it, or would follow a ReLU, to a convolution."""
+        self._append_activation(block, block.conv.out_channels, self.std(block.conv), act=False)
+        return block
+
+    def preactivation(self, block: ConvBlock) -> nn.Sequential:
+        """Return norm, ReLU and the attention that follows one of them, for the input of a convolution."""
+        layers = nn.Sequential()
+        self._append_activation(layers, block.conv.in_channels, self.std(block.conv))
+        return layers
+
+    def pool(self, over_group: OverGroup | None, over_space: Literal["max", "mean"] = "mean") -> nn.Sequential:
+        """Return the pooling of a map (None: of an image) to one number per channel."""
+        return named(
+            over_group=None if over_group is None else GroupPool(self.group, over_group),
+            over_space=nn.AdaptiveMaxPool2d(1) if over_space == "max" else nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+        )
+
+    def std(self, conv: PoseConv2d) -> float:
+        """Return the standard deviation with which a convolution's weights and attention vectors are drawn."""
+        if isinstance(self.init_std, str):
+            return conv.init_std * (math.sqrt(2) if self.init_std == "he" else 1)
+        return self.init_std
+
+    def _stride(self, stride: int) -> int:
+        if self.downsample == "stride" or stride == 1:
+            return stride
+        if stride != 2:
+            raise ValueError(f"downsample=pool halves maps, so it can replace stride 2 only, got stride {stride}.")
+        return 1
+
+    def _block(self, conv: PoseConv2d, attend: bool, pool: bool) -> ConvBlock:
+        block = ConvBlock(OrderedDict(conv=conv))
+        if attend and self.attention is not None and self.position == "conv":
+            block.add_module("attention", self._attention(conv.out_channels, self.std(conv)))
+        if pool:
+            block.add_module("pool", SpatialMaxPool2d(2))
+        return block
+
+    def _append_activation(
+        self, layers: nn.Sequential, channels: int, std: float, act: bool = True, dropout: float = 0.0
+    ) -> None:
+        position = None if self.attention is None else self.position
+        if self.norm:
+            layers.add_module("norm", GroupBatchNorm2d(channels, eps=self.norm_eps, momentum=self.norm_momentum))
+        if position == "norm" or (position == "relu" and not act):
+            layers.add_module("attention", self._attention(channels, std))
+        if act:
+            layers.add_module("act", nn.ReLU())
+        if position == "relu" and act:
+            layers.add_module("attention", self._attention(channels, std))
+        if dropout:
+            layers.add_module("dropout", GroupDropout2d(dropout, elementwise=True))
 
     def _attention(self, channels: int, std: float) -> CoAttention:
         return CoAttention(channels, self.group, self.structure, init_std=std, init_diagonal=self.diagonal)
 
-    def std(self, conv: Tensor | nn.Module) -> float:
-        """The standard deviation that a convolution's weights, and its attention vectors, are drawn with."""
-        assert isinstance(conv, PoseConv2d)
-        if isinstance(self.init, str):
-            return conv.init_std * (math.sqrt(2) if self.init == "he" else 1)
-        return self.init
+
+def named(**layers: nn.Module | None) -> nn.Sequential:
+    """Return a sequence of named layers, without those that are None."""
+    return nn.Sequential(OrderedDict((name, layer) for name, layer in layers.items() if layer is not None))
 
 
-def stage_widths(width: int | tuple[int, int, int]) -> tuple[int, int, int]:
-    """Channels per pose of three stages: given one by one, or the first, which then doubles."""
-    if isinstance(width, int):
-        return width, 2 * width, 4 * width
-    if len(width) != 3:
-        raise ValueError(f"width must be one number or three, one per stage, got {width!r}.")
-    return width
+def _check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
+    if value not in choices:
+        words = ", ".join("none" if choice is None else choice for choice in choices)
+        raise ValueError(f"{name} must be one of {words}, got {value!r}.")

@@ -14,8 +14,9 @@ from coattend.equivariance import safe_sizes
 from coattend.equivariance.error import tensors_in
 from coattend.equivariance.fields import FOLDS, Field, candidate_fields, quotients_of
 from coattend.groups import FiniteGroup
+from coattend.models.factory import create_model
 from coattend.models.network import EquivariantNetwork, FeatureBackbone
-from coattend.models.registry import create_model
+from coattend.models.registry import model_entry
 from coattend.nn import PoseAttention, PoseConv2d, estimate_norm_statistics, evaluating, synchronise_norms
 
 IMAGES = 2
@@ -94,7 +95,7 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
 
 def exactness_line(network: EquivariantNetwork, size: tuple[int, int]) -> str:
     """One line for the user: whether the network is exact on images of this size, and what would make it so."""
-    name = type(network).__name__ if network.config is None else network.config["model"]
+    name = type(network).__name__ if network.config is None else network.config.model
     if network.group.order == 1:
         return f"{name} is a plain network, equivariant to translations only"
     on = f"exactly equivariant to {network.group.name} on images of {size[0]} x {size[1]}"
@@ -108,7 +109,9 @@ def _remedies(network: EquivariantNetwork, size: tuple[int, int]) -> str:
     """The nearest sizes and the option that make a network exact, measured on a narrow one of the same layers."""
     if network.config is None:
         return ""
-    model, options = network.config["model"], {**network.config["options"], "width": 2}
+    model, options = network.config.model, dict(network.config.options)
+    if "width" in model_entry(model).defaults:
+        options["width"] = 2
     with torch.random.fork_rng(devices=[]):
         narrow = create_model(model, **options)
         image = torch.zeros(1, network.in_channels, *size, dtype=next(narrow.parameters()).dtype)

@@ -1,17 +1,23 @@
-"""The shape of every network here: stages that keep the group axis, then a head that removes it."""
+"""The form of every network here: stages that keep the group axis, then a head that removes it."""
 
 from __future__ import annotations
 
-import inspect
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from coattend.groups import FiniteGroup
-from coattend.models.blocks import Style
-from coattend.nn import GroupPool
+from coattend.groups import FiniteGroup, get_group
+from coattend.models.blocks import ConvBlock
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What builds a network: the name under which it is registered, and its options."""
+
+    model: str
+    options: Mapping[str, Any]
 
 
 class EquivariantNetwork(nn.Module):
@@ -21,12 +27,12 @@ class EquivariantNetwork(nn.Module):
     pixels of the image one position stands for.
     """
 
-    config: dict[str, Any] | None = None  # how create_model built it; what save_model writes
+    config: ModelConfig | None = None  # set by create_model, written by save_model
     image_shape: tuple[int, int, int] | None = None  # of the images it was trained on, if its file says so
 
     def __init__(
         self,
-        style: Style,
+        group: FiniteGroup | str,
         stages: Sequence[nn.Module],
         head: nn.Module,
         *,
@@ -36,8 +42,7 @@ class EquivariantNetwork(nn.Module):
         feature_reductions: Sequence[int],
     ) -> None:
         super().__init__()
-        assert isinstance(style.group, FiniteGroup)
-        self.group = style.group
+        self.group = get_group(group)
         self.in_channels = in_channels
         self.num_classes = num_classes
         self.feature_channels = tuple(feature_channels)
@@ -47,10 +52,9 @@ class EquivariantNetwork(nn.Module):
 
     @property
     def stride_remedy(self) -> str | None:
-        """The option that replaces strided convolutions by pooling, if the network has it and was built without it."""
-        options = {} if self.config is None else self.config["options"]
-        strided = options.get("downsample", "stride") == "stride"
-        return "downsample=pool" if strided and "downsample" in inspect.signature(type(self)).parameters else None
+        """The option that replaces strided convolutions by pooling; None for a network without them."""
+        strided = any(isinstance(m, ConvBlock) and m.conv.stride > 1 for m in self.modules())
+        return "downsample=pool" if strided else None
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Return the map (batch, channels, group, height, width) after the last stage."""
@@ -61,12 +65,12 @@ class EquivariantNetwork(nn.Module):
         return self.head(features)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (batch, classes)."""
+        """Return the logits (batch, classes)."""
         return self.forward_head(self.forward_features(x))
 
 
 class FeatureBackbone(nn.Module):
-    """A network without its head: returns the maps (batch, channels, group, height, width) after every stage."""
+    """A network without its head, which returns the maps (batch, channels, group, height, width) of every stage."""
 
     def __init__(self, network: EquivariantNetwork) -> None:
         super().__init__()
@@ -77,23 +81,9 @@ class FeatureBackbone(nn.Module):
         self.stages = network.stages
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """One map per stage, the finest first."""
+        """Return one map per stage, the finest first."""
         features = []
         for stage in self.stages:
             x = stage(x)
             features.append(x)
         return features
-
-
-def named(**parts: nn.Module | None) -> nn.Sequential:
-    """A sequence of named layers; None leaves one out."""
-    return nn.Sequential(OrderedDict((name, part) for name, part in parts.items() if part is not None))
-
-
-def pooled(style: Style, over_group: str | None, over_space: str = "mean") -> nn.Sequential:
-    """Pool a map (or, with None, an image) to one number per channel."""
-    return named(
-        over_group=None if over_group is None else GroupPool(style.group, over_group),  # type: ignore[arg-type]
-        over_space=nn.AdaptiveMaxPool2d(1) if over_space == "max" else nn.AdaptiveAvgPool2d(1),
-        flatten=nn.Flatten(),
-    )

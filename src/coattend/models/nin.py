@@ -4,40 +4,34 @@ from __future__ import annotations
 
 from torch import nn
 
-from coattend.groups import FiniteGroup
-from coattend.models.blocks import Attention, Position, Style
-from coattend.models.network import EquivariantNetwork, named, pooled
+from coattend.models.blocks import Blocks, ConvBlock, named
+from coattend.models.network import EquivariantNetwork
 from coattend.nn import GroupDropout2d, SpatialAvgPool2d, SpatialMaxPool2d
-from coattend.nn.attention import Structure
 
 
 class NIN(EquivariantNetwork):
-    """Three 5x5/5x5/3x3 convolutions, each followed by two 1x1 ones; no norm; ReLU everywhere, behind the last too.
+    """Three convolutions, 5x5, 5x5 and 3x3, each followed by two 1x1 ones; ReLU after every layer, including the last.
 
+    As published it has no norms (``norm=False``).
     Differs from the paper: pooling is 2x2 as in [LI18]'s files for this net; 3x3 windows with stride 2 would not be
     exact.
     """
 
     def __init__(
         self,
-        group: FiniteGroup | str = "C4 clockwise",
+        layers: Blocks,
         width: int = 96,
         num_classes: int = 10,
         in_channels: int = 3,
-        attention: Attention | None = None,
-        structure: Structure = "group",
-        position: Position = "conv",
-        init_std: float = 0.05,
         dropout: float = 0.5,
     ) -> None:
-        style = Style(group, attention, structure, position, init=init_std, norm=False)
         narrow, half = round(width * 5 / 6), width // 2
 
-        def layer(in_channels: int, out_channels: int, kernel_size: int) -> nn.Sequential:
-            return style.activated(style.conv(in_channels, out_channels, kernel_size, padding=kernel_size // 2))
+        def layer(in_channels: int, out_channels: int, kernel_size: int) -> ConvBlock:
+            return layers.activate(layers.conv(in_channels, out_channels, kernel_size, padding=kernel_size // 2))
 
         stage1 = named(
-            conv1=style.activated(style.lift(in_channels, width, 5, padding=2)),
+            conv1=layers.activate(layers.lift(in_channels, width, 5, padding=2)),
             cccp1=layer(width, narrow, 1),
             cccp2=layer(narrow, half, 1),
         )
@@ -54,10 +48,11 @@ class NIN(EquivariantNetwork):
             conv3=layer(width, width, 3),
             cccp5=layer(width, width, 1),
         )
+        last = named(conv=layers.project(width, num_classes, 1), act=nn.ReLU())
         super().__init__(
-            style,
+            layers.group,
             [stage1, stage2, stage3],
-            named(cccp6=named(conv=style.project(width, num_classes, 1), act=nn.ReLU()), pool=pooled(style, None)),
+            named(cccp6=last, pool=layers.pool(None)),
             in_channels=in_channels,
             num_classes=num_classes,
             feature_channels=(half, width, width),

@@ -1,79 +1,115 @@
-"""The arguments that build a network: checked, compared, and as JSON in a file's header."""
+"""Options of a network: after its name, verified, compared, and as JSON in the header of a file."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from coattend.groups import FiniteGroup, get_group
-from coattend.models.zoo import ModelEntry
+
+Options = Mapping[str, Any]
 
 Number = (int, float, np.integer, np.floating)
 MOST_CHANNELS = 2**20
 MOST_BLOCKS = 200  # 1,202 layers
-OF_TRAINING_ONLY = {"dropout", "input_dropout", "init_std", "norm_momentum", "diagonal"}
 
 
-def usual_options(entry: ModelEntry) -> dict[str, Any]:
-    """All options of a network with the values that its name stands for."""
-    return {p.name: p.default for p in inspect.signature(entry.family).parameters.values()} | dict(entry.options)
+def parse_options(text: str) -> Options:
+    """Return the options written after a model's name; numbers, true, false and none are recognised.
+
+    >>> parse_options("attention=none,dropout=0.3,width=11-23-45")
+    {'attention': None, 'dropout': 0.3, 'width': (11, 23, 45)}
+    """
+    options = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = (s.strip() for s in part.partition("="))
+        if not equals or not key or not value:
+            raise ValueError(f"expected option=value after the model's name, got {part!r} in {text!r}.")
+        options[key] = _parse_value(value)
+    return options
 
 
-def verified_options(entry: ModelEntry, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with numbers of the right kind, and ``attention="none"`` as None."""
-    usual = usual_options(entry)
-    return {key: _verified(key, value, usual.get(key)) for key, value in options.items()}
+def _parse_value(value: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if value.lower() in words:
+        return words[value.lower()]
+    if re.fullmatch(r"\d+(-\d+)+", value):
+        return tuple(int(v) for v in value.split("-"))
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
 
 
-def _verified(key: str, value: Any, usual: Any) -> Any:
+def write_options(options: Options) -> str:
+    """Return options as they are written after a model's name, the inverse of :func:`parse_options`.
+
+    Relative poses that are chosen layer by layer have no such form: they become ``relative=by-layer``.
+
+    >>> write_options({"attention": None, "dropout": 0.3, "width": (11, 23, 45)})
+    'attention=none,dropout=0.3,width=11-23-45'
+    """
+    return ",".join(f"{key}={_write_value(value)}" for key, value in options.items())
+
+
+def _write_value(value: object) -> str:
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    if isinstance(value, FiniteGroup):
+        return value.name
+    if isinstance(value, Mapping):
+        return "by-layer"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def verified_options(options: Options, defaults: Options) -> Options:
+    """Return the options with values of the types of the defaults, and ``attention="none"`` as None."""
+    return {key: _verified(key, value, defaults.get(key)) for key, value in options.items()}
+
+
+def _verified(key: str, value: Any, default: Any) -> Any:
     if key == "attention":
         return None if value == "none" else value
     if key == "width" and isinstance(value, (tuple, list)):
         return tuple(_verified(key, v, 1) for v in value)
-    if isinstance(usual, bool):
+    if isinstance(default, bool):
         if not isinstance(value, (bool, np.bool_)):
             raise ValueError(f"{key} must be true or false, got {value!r}.")
         return bool(value)
-    if isinstance(usual, int) or key == "width":
+    if isinstance(default, int) or key == "width":
         most = MOST_BLOCKS if key == "blocks" else MOST_CHANNELS
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= most:
             raise ValueError(f"{key} must be a whole number from 1 to {most:,}, got {value!r}.")
         return int(value)
-    if isinstance(usual, float):
+    if isinstance(default, float) or (key == "init_std" and not isinstance(value, str)):
+        if isinstance(value, str) and key == "init_std":
+            return value  # one of the words that Blocks knows
         if isinstance(value, bool) or not isinstance(value, Number) or not math.isfinite(value):
             raise ValueError(f"{key} must be a finite number, got {value!r}.")
         return value.item() if isinstance(value, np.generic) else value
     return value
 
 
-def differing_options(
-    entry: ModelEntry, options: Mapping[str, Any], other: ModelEntry, other_options: Mapping[str, Any]
-) -> list[str]:
-    """In which options two networks of one family differ, as far as their outputs depend on them, in words."""
-    mine, others = (_resolved(e, given) for e, given in ((entry, options), (other, other_options)))
-    return [
-        f"{key} is {_shown(mine.get(key))} instead of {_shown(others.get(key))}"
-        for key in sorted({*mine, *others} - OF_TRAINING_ONLY)
-        if mine.get(key) != others.get(key)
-    ]
+def differing_options(options: Options, others: Options) -> Options:
+    """Return the options that differ from others, in alphabetical order; groups count as equal by their tables."""
+    return {key: value for key, value in sorted(options.items()) if not _equal(key, value, others.get(key))}
 
 
-def _resolved(entry: ModelEntry, options: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {**usual_options(entry), **options}
-    return {**whole, "group": get_group(whole["group"])}
-
-
-def _shown(value: Any) -> str:
-    return value.name if isinstance(value, FiniteGroup) else str(value)
+def _equal(key: str, value: object, other: object) -> bool:
+    if key == "group" and isinstance(other, (str, FiniteGroup)):
+        return get_group(value) == get_group(other)  # type: ignore[arg-type]
+    return value == other
 
 
 def encoded_option(value: Any) -> Any:
-    """A building argument for JSON: a group as its name where the name says all, else as its tables."""
+    """Return an option for JSON: a group as its name where the name says all, else as its tables."""
     if not isinstance(value, FiniteGroup):
         return value
     if _is_named(value):
@@ -89,8 +125,8 @@ def _is_named(group: FiniteGroup) -> bool:
         return False
 
 
-def decoded_options(text: str) -> dict[str, Any]:
-    """The options of a file's header."""
+def decoded_options(text: str) -> Options:
+    """Return the options of a file's header."""
     options = json.loads(text)
     if not isinstance(options, dict):
         raise ValueError(f"expected a JSON object of options, got {text[:40]!r}")
@@ -105,7 +141,7 @@ def decoded_options(text: str) -> dict[str, Any]:
 
 
 def decoded_group(value: Any) -> FiniteGroup:
-    """The group that :func:`encoded_option` encoded."""
+    """Return the group that :func:`encoded_option` encoded."""
     if isinstance(value, str):
         return get_group(value)
     return FiniteGroup(np.array(value["product"]), value["planar"], name=value["name"])

@@ -1,77 +1,48 @@
-"""Trained networks inside the package: small safetensors files, each with a model card beside it."""
+"""Weights that are shipped with the package: small safetensors files, each beside its model card."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from coattend.groups import FiniteGroup, get_group
 from coattend.models.network import EquivariantNetwork
-from coattend.models.options import usual_options
-from coattend.models.zoo import ENTRIES, ModelEntry
+from coattend.models.registry import canonical_name, model_entry
+from coattend.models.serialization import load_model, read_model_file
 
 WEIGHTS = Path(__file__).parent / "weights"
 
 
 def list_pretrained(data: str = "*") -> list[tuple[str, str]]:
-    """What is shipped: pairs for ``create_model(name, pretrained=data)``."""
+    """Return what is shipped, as pairs for ``create_model(name, pretrained=data)``."""
     return sorted((_name(path.stem), path.parent.name) for path in WEIGHTS.glob(f"{data}/*.safetensors"))
 
 
 def load_pretrained(model: EquivariantNetwork, data: str) -> None:
-    """Load the weights that the network got by training on a data set; with other classes, those of its stages."""
-    from coattend.models.serialization import (  # which build networks by name, so they stand above
-        load_model,
-        read_model_file,
-    )
-
+    """Load the shipped weights of a network that was trained on a dataset; with other classes, those of its stages."""
     assert model.config is not None
-    entry, options = ENTRIES[model.config["model"]], model.config["options"]
-    usual = usual_options(entry)
-    if model.num_classes == usual["num_classes"]:
+    entry, options = model_entry(model.config.model), model.config.options
+    if model.num_classes == entry.num_classes:
         load_model(pretrained_file(canonical_name(entry, options), data), into=model)
         return
-    file = pretrained_file(canonical_name(entry, {**options, "num_classes": usual["num_classes"]}), data)
+    file = pretrained_file(canonical_name(entry, {**options, "num_classes": entry.num_classes}), data)
     stages = {name: tensor for name, tensor in read_model_file(file)[1].items() if not name.startswith("head.")}
     model.load_state_dict({**model.state_dict(), **stages})
 
 
-def canonical_name(entry: ModelEntry, options: Mapping[str, Any]) -> str:
-    """The name with the options that differ from what it stands for, in alphabetical order."""
-    usual = usual_options(entry)
-    other = (
-        f"{key}={_written(value)}"
-        for key, value in sorted(options.items())
-        if (get_group(value) != get_group(usual[key]) if key == "group" else value != usual.get(key))
-    )
-    return ":".join(filter(None, (entry.name, ",".join(other))))
-
-
-def _written(value: Any) -> str:
-    """An option's value as it is written behind a model's name."""
-    if isinstance(value, tuple):
-        return "-".join(map(str, value))
-    if isinstance(value, FiniteGroup):
-        return value.name
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
 def pretrained_file(name: str, data: str) -> Path:
-    """The file with the trained weights of a network, whose name has its options in alphabetical order."""
+    """Return the file with the shipped weights of a network, given by its canonical name."""
     shipped = list_pretrained()
     if (name, data) not in shipped:
-        there = ", ".join(f"{model} on {data}" for model, data in shipped) or "none"
+        available = ", ".join(f"{model} on {data}" for model, data in shipped) or "none"
         raise ValueError(
-            f"no weights of {name} trained on {data} come with the package; there are: {there}. Files of networks "
+            f"no weights of {name} trained on {data} come with the package; there are: {available}. Files of networks "
             "that you trained yourself are read by load_model."
         )
     return WEIGHTS / data / f"{file_stem(name)}.safetensors"
 
 
 def file_stem(name: str) -> str:
-    """A model's name as part of a file's name, from which it can be read again.
+    """Return a model's name as part of a file's name, from which it can be recovered.
 
     >>> file_stem("a_p4cnn:attention=output,head=max")
     'a_p4cnn+attention=output+head=max'

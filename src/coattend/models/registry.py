@@ -1,141 +1,245 @@
-"""Networks by name."""
+"""The registry of networks: names, what they stand for, and the networks that they build."""
 
 from __future__ import annotations
 
 import fnmatch
-import re
-from collections.abc import Mapping
-from typing import Any, Literal, overload
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from coattend._registry import Registry
 from coattend._words import did_you_mean
-from coattend.models.network import EquivariantNetwork, FeatureBackbone
-from coattend.models.options import usual_options, verified_options
-from coattend.models.pretrained import load_pretrained
+from coattend.groups import FiniteGroup, get_group
+from coattend.models.blocks import Blocks, ConvBlock
+from coattend.models.network import EquivariantNetwork, ModelConfig
+from coattend.models.options import Options, differing_options, verified_options, write_options
+from coattend.models.paper import TABLE_1, Published
 from coattend.models.restriction import restricted
-from coattend.models.zoo import ENTRIES, ModelEntry
+
+Builder = TypeVar("Builder", bound=Callable[..., EquivariantNetwork])
+SHARED = {field.name: field.default for field in fields(Blocks) if field.default is not MISSING}
+OF_THE_DATA = ("num_classes", "in_channels")
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A registered network: what its name stands for, and what the paper prints about it.
+
+    - title: what it is called in tables and pictures
+    - dataset, image_size: the images that it is made for
+    - builder: the family; called with :class:`Blocks` and the options of its signature
+    - options: those that differ from the defaults of Blocks and of the builder, with the group
+    - recipe: settings, "field=value", that this network changes in the default recipe of its dataset
+    - published: its row of Table 1; None for a network that is not in the paper
+    """
+
+    name: str
+    title: str
+    dataset: str
+    image_size: int
+    builder: Callable[..., EquivariantNetwork]
+    options: Options
+    recipe: tuple[str, ...] = ()
+    published: Published | None = None
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        group: FiniteGroup | str = self.options["group"]
+        return group if isinstance(group, str) else group.name
+
+    @property
+    def defaults(self) -> Options:
+        """All options with the values that the name stands for."""
+        own = {p.name: p.default for p in _parameters(self.builder)[1:]}
+        return {"group": None, **own, **SHARED, **self.options}
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes unless an option says otherwise."""
+        return int(self.defaults["num_classes"])
+
+    @property
+    def in_channels(self) -> int:
+        """The channels of an image unless an option says otherwise."""
+        return int(self.defaults["in_channels"])
+
+    @property
+    def error(self) -> float | None:
+        """The published test error in percent."""
+        return None if self.published is None else self.published.error
+
+    @property
+    def own_error(self) -> float | None:
+        """The error of the authors' own run of a network by others."""
+        return None if self.published is None else self.published.own_error
+
+    @property
+    def spread(self) -> float | None:
+        """The published standard deviation of the error."""
+        return None if self.published is None else self.published.spread
+
+    @property
+    def published_count(self) -> str | None:
+        """The published number of parameters, as printed."""
+        return None if self.published is None else self.published.count
+
+    @property
+    def note(self) -> str:
+        """How the published count is reached."""
+        return "" if self.published is None else self.published.note
+
+
+MODELS: Registry[ModelEntry] = Registry("model")
+
+
+def register_model(
+    name: str | None = None,
+    *,
+    dataset: str,
+    image_size: int,
+    group: FiniteGroup | str,
+    title: str | None = None,
+    recipe: Sequence[str] = (),
+    **options: Any,
+) -> Callable[[Builder], Builder]:
+    """Return a decorator that registers a network under a name, by default that of the function it decorates.
+
+    It decorates a function, or a subclass of :class:`EquivariantNetwork`, that takes :class:`Blocks` first, then
+    ``num_classes``, ``in_channels`` and options of its own, all with defaults, and returns the network. Every field of
+    Blocks (``group``, ``attention``, ``position``, ...) is an option of the network, too. ``options`` are those that
+    the name stands for; one family can be registered under many names.
+
+    Args:
+        name: for :func:`create_model`, the command line and files.
+        dataset: the dataset on which it is trained by default.
+        image_size: height and width of the images.
+        group: over which it is built unless an option says otherwise.
+        title: for tables and pictures.
+        recipe: settings such as ``"epochs=20"`` that it changes in the default recipe of the dataset.
+        options: values of options other than their defaults.
+    """
+
+    def register(builder: Builder) -> Builder:
+        key = builder.__name__ if name is None else name
+        _check_signature(builder)
+        row = TABLE_1.get(key)
+        entry = ModelEntry(
+            name=key,
+            title=title or (key if row is None else row.title),
+            dataset=dataset,
+            image_size=image_size,
+            builder=builder,
+            options={"group": group, **options},
+            recipe=tuple(recipe),
+            published=row,
+        )
+        _check_known(entry, options)
+        if any(character in key for character in ":,=/"):
+            raise ValueError(f"a model's name holds no colon, comma, equals sign or slash, got {key!r}.")
+        MODELS.add(key, entry)
+        return builder
+
+    return register
+
+
+def model_entry(name: str) -> ModelEntry:
+    """Return what a model's name stands for and what the paper prints about it; options after the name are ignored."""
+    if not isinstance(name, str):
+        raise ValueError(f"expected a model's name such as 'p4cnn', got {name!r}; `coattend models` lists all.")
+    return MODELS[name.partition(":")[0]]
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names that match a pattern with wildcards, in the order of Table 1.
+    """Return the names that match a pattern with wildcards: those of Table 1 in its order, then all others.
 
     >>> list_models("*p4m*")
     ['p4m_allcnn', 'a_p4m_allcnn', 'p4m_resnet44', 'a_p4m_resnet44']
     """
     if not isinstance(pattern, str):
         raise ValueError(f"list_models expects a pattern such as '*p4m*', got {pattern!r}.")
-    return [name for name in ENTRIES if fnmatch.fnmatchcase(name, pattern)]
+    return [name for name in MODELS if fnmatch.fnmatchcase(name, pattern)]
 
 
-def model_entry(name: str) -> ModelEntry:
-    """What the paper prints about a network, and how it is built here; options behind the name are ignored."""
-    if not isinstance(name, str):
-        raise ValueError(f"expected a model's name such as 'p4cnn', got {name!r}; `coattend models` lists all.")
-    name = name.partition(":")[0]
-    if name not in ENTRIES:
-        raise ValueError(
-            f"unknown model {name!r}{did_you_mean(name, ENTRIES)}; `coattend models` lists all {len(ENTRIES)}."
-        )
-    return ENTRIES[name]
+def canonical_name(entry: ModelEntry, options: Options) -> str:
+    """Return the one name of a network: that of its entry, with the options that differ, in alphabetical order."""
+    text = write_options(differing_options(options, entry.defaults))
+    return f"{entry.name}:{text}" if text else entry.name
 
 
-@overload
-def create_model(
-    name: str, *, features_only: Literal[False] = ..., pretrained: str | bool | None = ..., **options: Any
-) -> EquivariantNetwork: ...
+def network_name(network: EquivariantNetwork) -> str:
+    """Return the canonical name of a network without its classes and channels, which follow from the data."""
+    if network.config is None:
+        return type(network).__name__
+    options = {key: value for key, value in network.config.options.items() if key not in OF_THE_DATA}
+    return canonical_name(model_entry(network.config.model), options)
 
 
-@overload
-def create_model(
-    name: str, *, features_only: Literal[True], pretrained: str | bool | None = ..., **options: Any
-) -> FeatureBackbone: ...
-
-
-def create_model(
-    name: str, *, features_only: bool = False, pretrained: str | bool | None = None, **options: Any
-) -> EquivariantNetwork | FeatureBackbone:
-    """Build a network of Table 1, or any variation of it, in training mode as torch.nn does; ``.eval()`` is for use.
-
-    ``name`` may carry options, ``"a_p4cnn:attention=output,head=max"``; keyword options win. Each name builds by
-    default the network whose parameter count the paper prints. With ``features_only`` the head is left out and the
-    maps of every stage are returned. Every network takes ``relative``, the relative poses that its group convolutions
-    are restricted to: a dictionary by layer, or ``relative=0-2`` for all (docs/restriction.md). ``pretrained`` names
-    the data set on which the weights that come with the package were trained, True the one of Table 1;
-    ``coattend.models.list_pretrained`` lists what there is. With another ``num_classes`` the stages are loaded and the
-    head is new.
-
-    >>> sum(p.numel() for p in create_model("a_p4cnn:attention=output").parameters())
-    20160
-    """
-    entry = model_entry(name)
-    model = build_network(entry.name, {**entry.options, **parse_options(name.partition(":")[2]), **options})
-    if pretrained is not None and pretrained is not False:
-        load_pretrained(model, entry.dataset if pretrained is True else pretrained)
-    return FeatureBackbone(model) if features_only else model
-
-
-def build_network(name: str, options: Mapping[str, Any]) -> EquivariantNetwork:
-    """Build a network from the name of its entry and all options that differ from its family's."""
-    entry = model_entry(name)
-    known = [*usual_options(entry), "relative"]
-    for option in options:
-        if option not in known:
-            hint = did_you_mean(option, known)
-            raise ValueError(f"{entry.name} has no option {option!r}{hint}; its options are {', '.join(known)}.")
-    verified = verified_options(entry, options)
-    relative = verified.pop("relative", None)
+def build_network(entry: ModelEntry, options: Options) -> EquivariantNetwork:
+    """Build a network from its entry and the options that differ from what its name stands for."""
+    _check_known(entry, options)
+    options = verified_options({**entry.options, **options}, entry.defaults)
+    layers = Blocks(get_group(options["group"]), **{key: options[key] for key in SHARED if key in options})
+    own = {p.name: options[p.name] for p in _parameters(entry.builder)[1:] if p.name in options}
     try:
-        model = entry.family(**verified)
+        network = entry.builder(layers, **own)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{entry.name} cannot be built so large ({reason}); choose a smaller width.") from error
-    model.config = {"model": entry.name, "options": verified}
-    return model if relative is None else restricted(model, relative)
+    if not isinstance(network, EquivariantNetwork):
+        raise ValueError(
+            f"the builder of {entry.name} must return a coattend.models.EquivariantNetwork, got "
+            f"{type(network).__name__}; pass its stages and its head to EquivariantNetwork(layers.group, ...)."
+        )
+    pools = any(isinstance(block, ConvBlock) and hasattr(block, "pool") for block in network.modules())
+    if layers.downsample == "pool" and not pools:
+        raise ValueError(f"{entry.name} has no strided convolution that downsample=pool could replace; leave it out.")
+    relative = options.get("relative")
+    network.config = ModelConfig(entry.name, {key: value for key, value in options.items() if key != "relative"})
+    return network if relative is None else restricted(network, relative)
+
+
+def network_skeleton(entry: ModelEntry, options: Options) -> EquivariantNetwork:
+    """Build a network on the meta device: names and shapes of its tensors, without their memory."""
+    with torch.device("meta"), _WithoutDrawing():
+        return build_network(entry, options)
 
 
 class _WithoutDrawing(TorchFunctionMode):
     """Skip nn.init.normal_, which loads a compiler on the meta device; that takes more than a second."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
 
 
-def network_skeleton(name: str, options: Mapping[str, Any]) -> EquivariantNetwork:
-    """The network on the meta device: names and shapes of its tensors, without their memory."""
-    with torch.device("meta"), _WithoutDrawing():
-        return build_network(name, options)
+def _parameters(builder: Callable[..., EquivariantNetwork]) -> list[inspect.Parameter]:
+    return list(inspect.signature(builder).parameters.values())
 
 
-def parse_options(text: str) -> dict[str, Any]:
-    """``"attention=output,width=8"`` as a dictionary; numbers, true, false and none are recognised.
-
-    >>> parse_options("attention=none,dropout=0.3,width=11-23-45")
-    {'attention': None, 'dropout': 0.3, 'width': (11, 23, 45)}
-    """
-    options: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = (s.strip() for s in part.partition("="))
-        if not equals or not key or not value:
-            raise ValueError(f"expected option=value behind the model's name, got {part!r} in {text!r}.")
-        options[key] = _parsed(value)
-    return options
+def _check_signature(builder: Callable[..., EquivariantNetwork]) -> None:
+    own = _parameters(builder)[1:]
+    names = {p.name for p in own}
+    unset = any(p.default is p.empty for p in own)
+    if unset or not names.issuperset(OF_THE_DATA) or names & {*SHARED, "group", "relative"}:
+        raise ValueError(
+            f"register_model expects a function (layers, num_classes=..., in_channels=..., ...) whose options all have "
+            f"defaults and are not those of Blocks, got {builder.__name__}{inspect.signature(builder)}."
+        )
 
 
-def _parsed(value: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
-    if value.lower() in words:
-        return words[value.lower()]
-    if re.fullmatch(r"\d+(-\d+)+", value):
-        return tuple(int(v) for v in value.split("-"))
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
+def _check_known(entry: ModelEntry, options: Options) -> None:
+    known = ["group", *(p.name for p in _parameters(entry.builder)[1:]), *SHARED, "relative"]
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"{entry.name} has no option {option!r}{did_you_mean(option, known)}; its options are "
+                f"{', '.join(known)}."
+            )

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from coattend.models.network import EquivariantNetwork
+from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.nn import PoseConv2d, multiply_adds
 from coattend.nn.checks import check_model
 
@@ -59,8 +59,8 @@ def restricted(model: Model, relative: Relative) -> Model:
     result = copy.deepcopy(model, memo)
     for network in result.modules():
         if isinstance(network, EquivariantNetwork) and network.config is not None and restricted_poses(network):
-            options = {**network.config["options"], "relative": restricted_poses(network)}
-            network.config = {**network.config, "options": options}
+            options = {**network.config.options, "relative": restricted_poses(network)}
+            network.config = ModelConfig(network.config.model, options)
     return result
 
 

@@ -1,28 +1,29 @@
-"""Networks on disk: safetensors with the arguments that build them."""
+"""Networks as files: safetensors with the arguments that build them."""
 
 from __future__ import annotations
 
 import json
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from coattend._files import checked_path, write_whole
+from coattend.groups import FiniteGroup, get_group
 from coattend.models import hub
 from coattend.models.container import Stored, packed, read_header, read_tensors, require_finite
-from coattend.models.fit import differences, foreign_types, require_same_function
-from coattend.models.network import EquivariantNetwork
-from coattend.models.options import decoded_options, encoded_option
-from coattend.models.registry import build_network, network_skeleton
+from coattend.models.network import EquivariantNetwork, ModelConfig
+from coattend.models.options import Options, decoded_options, differing_options, encoded_option
+from coattend.models.registry import build_network, model_entry, network_skeleton
 from coattend.version import __version__
 
 FORMAT = "coattend-model"
 FORMAT_VERSION = 1
-EXTRA = "extra."  # tensors that are not the network's: what its input has to go through, for example
+EXTRA = "extra."  # tensors that are not the network's, for example those of its preprocessing
+FLOATING = ("F16", "BF16", "F32", "F64")
+OF_TRAINING_ONLY = {"dropout", "input_dropout", "init_std", "norm_momentum", "diagonal"}
 
 
 def save_model(
@@ -32,56 +33,57 @@ def save_model(
     metadata: Mapping[str, str] | None = None,
     extra_tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write weights, building arguments and library version into one safetensors file, whole or not at all.
+    """Write weights, the arguments that build the network, and the library's version into one safetensors file.
 
-    ``metadata`` and ``extra_tensors`` travel with it; :func:`read_model_file` gives them back. The header also holds a
-    digest of everything in the file, which is verified on loading; equal networks give equal bytes.
+    ``metadata`` and ``extra_tensors`` are stored with it; :func:`read_model_file` returns them. The header also holds a
+    digest of everything in the file, which is verified on loading; equal networks give equal bytes. The file appears
+    when it is complete.
     """
     target = checked_path(path)
     write_whole(target, model_file_content(model, metadata or {}, extra_tensors or {}))
 
 
 def model_file_content(model: nn.Module, metadata: Mapping[str, str], extra_tensors: Mapping[str, Tensor]) -> bytes:
-    """What :func:`save_model` writes."""
+    """Return what :func:`save_model` writes."""
     if not isinstance(model, EquivariantNetwork) or model.config is None:
         raise ValueError(
-            f"save_model writes networks built by create_model, got {type(model).__name__}; "
-            "use safetensors.torch.save_model or torch.save(model.state_dict()) for others."
+            f"save_model writes networks built by create_model, got {type(model).__name__}, which a file could not "
+            "rebuild; register the function that builds it with coattend.register_model and create it by its name, "
+            "or save its state_dict."
         )
     if not isinstance(metadata, Mapping):
         raise ValueError(f"metadata must map strings to strings, got {metadata!r}.")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise ValueError(f"metadata must map strings to strings, got {key!r}: {value!r}; json.dumps writes others.")
-    name, options = model.config["model"], model.config["options"]
-    state = model.state_dict()
-    _require_saveable(name, options, state)
+    config, state = model.config, model.state_dict()
+    _require_saveable(config, state)
     header = {
         **({} if model.image_shape is None else {"image_shape": json.dumps(model.image_shape)}),
         **metadata,
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
         "coattend_version": __version__,
-        "model": name,
-        "options": json.dumps({key: encoded_option(value) for key, value in options.items()}),
+        "model": config.model,
+        "options": json.dumps({key: encoded_option(value) for key, value in config.options.items()}),
     }
     return packed({**state, **{f"{EXTRA}{name}": tensor for name, tensor in extra_tensors.items()}}, header)
 
 
-def _require_saveable(name: str, options: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
+def _require_saveable(config: ModelConfig, state: Mapping[str, Tensor]) -> None:
     if any(tensor.is_meta for tensor in state.values()):
         raise ValueError(
             "the network is on the meta device and has no weights to save; move it with to_empty and load some."
         )
-    expected = network_skeleton(name, options).state_dict()
-    wrong = differences(expected, {key: tuple(tensor.shape) for key, tensor in state.items()})
+    expected = network_skeleton(model_entry(config.model), config.options).state_dict()
+    wrong = _differences(expected, {key: tuple(tensor.shape) for key, tensor in state.items()})
     if wrong:
         raise ValueError(
-            f"save_model cannot write a {name} that was changed after create_model built it: {wrong}. Make weight "
-            "norms and pruning permanent first, with torch.nn.utils.parametrize.remove_parametrizations or "
+            f"save_model cannot write a {config.model} that was changed after create_model built it: {wrong}. Make "
+            "weight norms and pruning permanent first, with torch.nn.utils.parametrize.remove_parametrizations or "
             "torch.nn.utils.prune.remove; save other changes as model.state_dict()."
         )
-    require_finite(state, name)
+    require_finite(state, config.model)
 
 
 def push_model(
@@ -93,7 +95,7 @@ def push_model(
     extra_tensors: Mapping[str, Tensor] | None = None,
     private: bool = False,
 ) -> str:
-    """Write a network to ``hf://owner/name`` on the Hugging Face Hub, with a model card; returns the commit's address.
+    """Write a network to ``hf://owner/name`` on the Hugging Face Hub with a model card; return the commit's address.
 
     What :func:`save_model` would write becomes ``model.safetensors``; :func:`load_model` reads it by the same address.
     Needs the extra ``coattend[hub]`` and an account that ``hf auth login`` knows.
@@ -121,21 +123,21 @@ def load_model_file(
         raise ValueError(f"load_model(into=...) expects a network, got {type(into).__name__}.")
     path = _located(path)
     metadata, stored = _header(path)
-    name, options = metadata["model"], _options(path, metadata)
-    described = _skeleton(path, name, options)
-    fits = described if into is None else into
+    config = _config(path, metadata)
+    skeleton = _skeleton(path, config)
     if isinstance(into, EquivariantNetwork) and into.config is not None:
-        require_same_function(path, name, options, into.config)
-    found = {key: value for key, value in stored.items() if not key.startswith(EXTRA)}
-    expected = fits.state_dict()
-    wrong = differences(expected, {key: value.shape for key, value in found.items()}) or foreign_types(expected, found)
+        _require_same_function(path, config, into.config)
+    weights = {key: value for key, value in stored.items() if not key.startswith(EXTRA)}
+    expected = (skeleton if into is None else into).state_dict()
+    wrong = _differences(expected, {key: value.shape for key, value in weights.items()})
+    wrong = wrong or _foreign_types(expected, weights)
     if wrong:
         raise ValueError(
-            f"{path} holds {name} ({metadata['options'][:200]}), which does not fit the network: {wrong}. "
+            f"{path} holds {config.model} ({metadata['options'][:200]}), which does not fit the network: {wrong}. "
             + ("Build the network with the same name and options." if into is not None else "The file is damaged.")
         )
     tensors, extra = _without_extra(read_tensors(path, metadata))
-    model = build_network(name, options) if into is None else into
+    model = build_network(model_entry(config.model), config.options) if into is None else into
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if into is None and len(dtypes) == 1:
         model.to(dtypes.pop())
@@ -146,7 +148,7 @@ def load_model_file(
 
 
 def read_model_file(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor], dict[str, Tensor]]:
-    """Metadata, weights and extra tensors of a file written by :func:`save_model`."""
+    """Return metadata, weights and extra tensors of a file written by :func:`save_model`."""
     path = _located(path)
     metadata, _ = _header(path)
     return metadata, *_without_extra(read_tensors(path, metadata))
@@ -166,7 +168,7 @@ def _located(path: str | Path) -> Path:
 
 
 def _header(path: Path) -> tuple[dict[str, str], dict[str, Stored]]:
-    """Metadata and stored tensors of a file in a format that this version reads."""
+    """Return metadata and stored tensors of a file in a format that this version reads."""
     metadata, stored = read_header(path)
     if metadata.get("format") != FORMAT:
         raise ValueError(
@@ -187,16 +189,16 @@ def _header(path: Path) -> tuple[dict[str, str], dict[str, Stored]]:
     return metadata, stored
 
 
-def _options(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+def _config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
     try:
-        return decoded_options(metadata["options"])
+        return ModelConfig(metadata["model"], decoded_options(metadata["options"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _unbuildable(path, error) from error
 
 
-def _skeleton(path: Path, name: str, options: Mapping[str, Any]) -> EquivariantNetwork:
+def _skeleton(path: Path, config: ModelConfig) -> EquivariantNetwork:
     try:
-        return network_skeleton(name, options)
+        return network_skeleton(model_entry(config.model), config.options)
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise _unbuildable(path, error) from error
 
@@ -215,3 +217,55 @@ def _image_shape(path: Path, metadata: Mapping[str, str]) -> tuple[int, int, int
         shown = metadata["image_shape"][:40]
         raise ValueError(f"the header of {path} gives {shown!r} as image_shape; the file is damaged.") from error
     return channels, height, width
+
+
+def _require_same_function(path: Path, config: ModelConfig, other: ModelConfig) -> None:
+    """Refuse networks of equal shapes that compute something else: over a group that turns the other way, say."""
+    builder, into = model_entry(config.model).builder, model_entry(other.model).builder
+    if builder is not into:
+        different = [f"it is a {builder.__name__} and not a {into.__name__}"]
+    else:
+        ours, theirs = _computed_with(config), _computed_with(other)
+        keys = {*differing_options(ours, theirs), *differing_options(theirs, ours)}
+        different = [f"{key} is {_text(ours.get(key))} instead of {_text(theirs.get(key))}" for key in sorted(keys)]
+    if different:
+        raise ValueError(
+            f"{path} holds {config.model}, which does not fit the network: {_shortened(different)}. Build the network "
+            "with the same name and options."
+        )
+
+
+def _computed_with(config: ModelConfig) -> Options:
+    options = {**model_entry(config.model).defaults, **config.options}
+    computed = {key: value for key, value in options.items() if key not in OF_TRAINING_ONLY}
+    return {**computed, "group": get_group(options["group"])}
+
+
+def _text(value: object) -> str:
+    return value.name if isinstance(value, FiniteGroup) else str(value)
+
+
+def _differences(expected: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return how names and shapes of tensors differ from those of a network; empty if they do not."""
+    wrong = [f"{name} is missing" for name in expected if name not in shapes]
+    wrong += [f"{name} is not part of it" for name in shapes if name not in expected]
+    wrong += [
+        f"{name} is {shapes[name]} instead of {tuple(expected[name].shape)}"
+        for name in expected
+        if name in shapes and shapes[name] != tuple(expected[name].shape)
+    ]
+    return _shortened(wrong)
+
+
+def _foreign_types(expected: Mapping[str, Tensor], stored: Mapping[str, Stored]) -> str:
+    """Return which weights are of types that hold none; loading would cast them silently."""
+    return _shortened(
+        f"{name} is stored as {stored[name].dtype} instead of {' or '.join(allowed)}"
+        for name, tensor in expected.items()
+        if stored[name].dtype not in (allowed := FLOATING if tensor.is_floating_point() else ("I64",))
+    )
+
+
+def _shortened(wrong: Iterable[str]) -> str:
+    wrong = list(wrong)
+    return "; ".join(wrong if len(wrong) <= 3 else [*wrong[:3], f"and {len(wrong) - 3} more"])

@@ -13,7 +13,7 @@ from coattend._files import make_folder
 from coattend.data.fitting import Fit, fitted, recoloured
 from coattend.data.image_files import read_image
 from coattend.groups import FiniteGroup
-from coattend.models import EquivariantNetwork, model_entry
+from coattend.models import network_name
 from coattend.models.classifier import Classifier, load_trained
 from coattend.report.attention_figure import attention_figure
 from coattend.report.matrix_figure import attention_layers, matrices_figure
@@ -85,26 +85,6 @@ def fitted_image(image: Tensor, shape: tuple[int, int, int], fit: Fit = "resize"
         cut = "" if height == width else ", the longer side cut at both ends"
         changes.append(f"{width} x {height} pixels are scaled to {size} x {size}{cut}")
     return fitted(image[None], size, fit)[0], "; ".join(changes)
-
-
-def network_name(network: EquivariantNetwork) -> str:
-    """The name that builds it up to its input and classes, with the options that differ from the usual."""
-    assert network.config is not None
-    usual = model_entry(network.config["model"]).options
-    of_the_data = ("num_classes", "in_channels")
-    changed = {
-        k: v for k, v in network.config["options"].items() if k not in of_the_data and (k not in usual or usual[k] != v)
-    }
-    texts = (f"{key}={_option(value)}" for key, value in changed.items())
-    return ":".join(filter(None, (network.config["model"], ",".join(texts))))
-
-
-def _option(value: object) -> str:
-    if isinstance(value, tuple):
-        return "-".join(map(str, value))
-    if isinstance(value, FiniteGroup):
-        return value.name
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _written(figure: Figure, path: Path) -> Iterator[str]:

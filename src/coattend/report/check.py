@@ -70,5 +70,5 @@ def _image_size(network: EquivariantNetwork) -> tuple[int, int]:
     if network.image_shape is not None:
         return network.image_shape[1:]
     assert network.config is not None
-    size = model_entry(network.config["model"]).image_size
+    size = model_entry(network.config.model).image_size
     return size, size

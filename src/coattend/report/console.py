@@ -35,7 +35,11 @@ def models_table(pattern: str) -> Group:
     names = list_models(pattern)
     if not names:
         raise ValueError(f"no model matches {pattern!r}; `coattend models` without a pattern lists all.")
-    table = Table(title="Networks of Table 1 (Romero & Hoogendoorn, ICLR 2020)", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title="Networks, published figures from Table 1 (Romero & Hoogendoorn, ICLR 2020)",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for heading in ("name", "group"):
         table.add_column(heading, no_wrap=True)
     for heading in ("parameters", "published", "error % (own)", "note"):
@@ -49,7 +53,7 @@ def models_table(pattern: str) -> Group:
         count = sum(p.numel() for p in create_model(name).parameters())
         if name != names[0] and entry.dataset != model_entry(names[names.index(name) - 1]).dataset:
             table.add_section()
-        table.add_row(name, entry.group, f"{count:,}", entry.published_count, _error(entry), mark)
+        table.add_row(name, entry.group, f"{count:,}", entry.published_count or "-", _error(entry), mark)
     legend = "error: test error as published, in parentheses the authors' own run of the network"
     return Group(table, Text(legend), *(Text(f"{number}: {note}") for number, note in enumerate(notes, start=1)))
 
@@ -182,6 +186,8 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def _error(entry: ModelEntry) -> str:
+    if entry.error is None:
+        return "-"
     spread = "" if entry.spread is None else f" ± {entry.spread:g}"
     return f"{entry.error:g}{spread}" + ("" if entry.own_error is None else f" ({entry.own_error:g})")
 

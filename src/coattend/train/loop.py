@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -207,13 +208,10 @@ def check_seed(seed: int) -> None:
 
 
 def build_network(model_name: str, data: Dataset) -> EquivariantNetwork:
-    """The network for a data set: classes and channels follow the data where they differ from the published ones."""
-    channels = data.image_shape[0]
-    options: dict[str, Any] = {}
-    if len(data.classes) != 10:
-        options["num_classes"] = len(data.classes)
-    if channels != (1 if model_entry(model_name).dataset == "rotated-mnist" else 3):
-        options["in_channels"] = channels
+    """Build a network for a dataset: classes and channels follow the data where they differ from the entry's."""
+    defaults = model_entry(model_name).defaults
+    of_the_data = {"num_classes": len(data.classes), "in_channels": data.image_shape[0]}
+    options: Mapping[str, Any] = {key: value for key, value in of_the_data.items() if value != defaults[key]}
     return create_model(model_name, **options)
 
 

@@ -17,7 +17,7 @@ from coattend._files import check_target, write_whole
 from coattend.data import Preprocessing, load_data
 from coattend.data.preprocessing_steps import Clip, Standardize
 from coattend.export.onnx import onnx_model
-from coattend.models import EquivariantNetwork, ModelEntry, model_entry
+from coattend.models import EquivariantNetwork, model_entry, network_name
 from coattend.models.classifier import Classifier, load_trained
 from coattend.models.pretrained import pretrained_file
 from coattend.nn import SliceCoAttentiveConv2d, evaluating
@@ -45,7 +45,7 @@ def load_networks(files: Sequence[str | Path]) -> dict[str, Classifier]:
     if len({Path(file).resolve() for file in files}) < len(files):
         raise ValueError(f"explore shows different networks side by side, got {', '.join(map(str, files))}.")
     loaded = [load_trained(file) for file in files]
-    titles = [_entry(trained.network).title for trained in loaded]
+    titles = [_title(trained.network) for trained in loaded]
     return {
         title if titles.count(title) == 1 else f"{title}, {place}": trained
         for title, place, trained in zip(titles, _places(files), loaded, strict=True)
@@ -165,22 +165,17 @@ def _preprocessing(title: str, preprocessing: Preprocessing) -> Iterator[dict[st
 
 
 def _about(trained: Classifier) -> str:
-    """The options that are not the model's own, its size and group, and what it was trained on."""
-    network, entry = trained.network, _entry(trained.network)
-    assert network.config is not None
-    options = network.config["options"].items()
-    own = [
-        "restricted poses" if key == "relative" else f"{key}={value}"
-        for key, value in options
-        if entry.options.get(key) != value
-    ]
+    """Return the options that are not the model's own, its size and group, and what it was trained on."""
+    network = trained.network
+    _, _, options = network_name(network).partition(":")
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return " · ".join([*own, f"{parameters:,} parameters", network.group.name, trained.provenance])
+    facts = [*filter(None, options.split(",")), f"{parameters:,} parameters", network.group.name, trained.provenance]
+    return " · ".join(facts)
 
 
-def _entry(network: EquivariantNetwork) -> ModelEntry:
+def _title(network: EquivariantNetwork) -> str:
     assert network.config is not None
-    return model_entry(network.config["model"])
+    return model_entry(network.config.model).title
 
 
 def _gallery(side: int) -> list[dict[str, Any]]:
