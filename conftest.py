@@ -4,4 +4,4 @@ import importlib.util
 
 collect_ignore = []
 if importlib.util.find_spec("triton") is None:
-    collect_ignore.append("src/coattend/functional/triton_kernels.py")
+    collect_ignore.append("src/coattend/functional/_kernels/triton.py")

@@ -135,9 +135,9 @@ def warm_up() -> None:
     import PIL.Image  # noqa: F401
     import scipy.stats  # type: ignore[import-untyped]  # noqa: F401
 
-    from coattend.functional import native
+    from coattend.functional import build_kernels
 
-    native.library()  # compiled now if it has to be, and not by every child
+    build_kernels()  # compiled now if it has to be, and not by every child
 
 
 def kept_cases() -> list[Case]:

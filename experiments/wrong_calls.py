@@ -28,7 +28,7 @@ from collections import Counter
 
 import torch
 
-from coattend.functional import native
+from coattend.functional import build_kernels
 from experiments.calls import PARTS
 from experiments.calls.call import SHAPES_ONLY, Call
 from experiments.sandbox import judged, run_all
@@ -79,7 +79,7 @@ def main() -> int:
     options = parser.parse_args()
     started = time.monotonic()
     torch.set_num_threads(1)
-    native.library()  # compiled now if it has to be, and not by every child
+    build_kernels()  # compiled now if it has to be, and not by every child
     calls = [
         (part, call)
         for part, calls in PARTS.items()

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from coattend._registry import Registry
-from coattend.functional import attend, attend_slices, attention_index, attention_mask, attention_matrix, plane_index
+from coattend.functional import (
+    attend,
+    attend_slices,
+    attention_index,
+    attention_mask,
+    attention_matrix,
+    build_kernels,
+    plane_index,
+)
 from coattend.groups import FiniteGroup, get_group
 from coattend.nn.checks import check_choice, check_device, check_dtype, check_integer, check_number, check_real_map
 from coattend.nn.tables import TabledModule
@@ -204,6 +212,7 @@ class CoAttention(PoseAttention):
         self.register_buffer("index", None, persistent=False)
         self._make_tables(self.weight)
         self.reset_parameters()
+        build_kernels()
 
     def reset_parameters(self, std: float | None = None, diagonal: float | None = None) -> None:
         """Draw from N(0, std^2), by default init_std, and set the diagonal of the matrix, by default to init_diagonal.

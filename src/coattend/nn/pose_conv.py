@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from coattend.functional import padded_conv2d
+from coattend.functional import build_kernels, padded_conv2d
 from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
 from coattend.groups.integers import whole_number
 from coattend.nn.checks import Size, check_choice, check_integer, check_size
@@ -75,6 +75,7 @@ class PoseConv2d(TabledModule):
         self.bias = nn.Parameter(torch.empty(self.out_channels)) if bias else None
         self._make_tables(self.weight)
         self.reset_parameters()
+        build_kernels()
 
     @property
     def is_restricted(self) -> bool:

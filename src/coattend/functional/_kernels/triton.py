@@ -1,7 +1,7 @@
 """Co-attention on GPUs, one pass forward and one backward: what kernels.cpp does, in Triton.
 
 A program attends to a tile: all poses of one image and channel at some positions. Planes, rows and matrices are as in
-:func:`coattend.functional.native.forward`. Nothing is added atomically, so results do not change from run to run.
+:func:`coattend.functional._kernels.cpu.forward`. Nothing is added atomically, so results do not change from run to run.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 # Triton has no types, and its annotations mean something else.
@@ -22,7 +22,7 @@ TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def forward(planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step: int) -> Tensor:
-    """Attend and sum over the slices, as :func:`coattend.functional.native.forward`."""
+    """Attend and sum over the slices, as :func:`coattend.functional._kernels.cpu.forward`."""
     planes = planes.contiguous()
     channels, _, order, _ = matrices.shape
     y = planes.new_empty(len(planes), channels, order, *planes.shape[-2:])

@@ -1,4 +1,4 @@
-"""Building the kernels: once, safely with several processes, and never at the price of a failure."""
+"""The build of the kernels: explicit, once, safe with several processes, and never a reason to fail."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 import coattend as ca
-from coattend.functional import co_attention, kernel_cache, native
+from coattend.functional import build_kernels, co_attention
+from coattend.functional._kernels import build, cpu
 
 USE = """
 import torch, coattend as ca
+ca.functional.build_kernels()
 torch.manual_seed(0)
 x = torch.randn(2, 3, 4, 5, 5, requires_grad=True)
 for _ in range(3):
@@ -29,15 +31,14 @@ print(round(float(y.detach().sum()), 3), round(float(x.grad.sum()), 3))
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache, no kernels loaded, and a source with the same functions that is compiled in no time."""
     source = tmp_path / "kernels.cpp"
-    source.write_text("".join(f'extern "C" long {name}() {{ return 64; }}\n' for name in native.FUNCTIONS))
-    monkeypatch.setattr(kernel_cache, "SOURCE", source)
+    source.write_text("".join(f'extern "C" long {name}() {{ return 64; }}\n' for name in cpu.FUNCTIONS))
+    monkeypatch.setattr(build, "SOURCE", source)
+    monkeypatch.setattr(cpu, "STATE", cpu.State())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native.library.cache_clear()
-    yield tmp_path / "coattend" / "kernels"
-    native.library.cache_clear()
+    return tmp_path / "coattend" / "kernels"
 
 
 def started(environment: dict[str, str]) -> subprocess.Popen[str]:
@@ -49,8 +50,9 @@ def started(environment: dict[str, str]) -> subprocess.Popen[str]:
 def test_two_processes_build_at_once_and_leave_one_library(tmp_path: Path) -> None:
     processes = [started({"XDG_CACHE_HOME": str(tmp_path)}) for _ in range(2)]
     outputs = [process.communicate() for process in processes]
-    assert [error for _, error in outputs] == ["", ""]
-    assert outputs[0] == outputs[1]
+    assert outputs[0][0] == outputs[1][0]
+    for _, error in outputs:
+        assert error.count("\n") == error.count("building the C++ kernels, once") <= 1
     (library,) = (tmp_path / "coattend" / "kernels").iterdir()
     assert library.name.startswith("kernels-")
     assert library.parent.stat().st_mode & 0o077 == 0  # what is loaded here, only the user may write
@@ -68,7 +70,7 @@ def test_a_compiler_that_fails_is_no_failure(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CXX", "false")
-    assert native.library() is None
+    assert not build_kernels()
     assert "kernel is not available" in caplog.text
     assert co_attention(torch.randn(1, 2, 4, 3, 3), torch.randn(2, 4), ca.cyclic(4)).shape == (1, 2, 4, 3, 3)
 
@@ -102,23 +104,24 @@ def make_a_link(path: Path) -> None:
 def test_a_library_that_was_changed_or_can_be_is_built_again(
     spoil: Callable[[Path], None], fresh: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = kernel_cache.kernels()
+    path = build.build()
     whole = path.read_bytes()
     spoil(path)
-    assert native.library() is not None
-    assert caplog.text == ""
+    caplog.clear()
+    assert build_kernels()
+    assert [record.getMessage()[:34] for record in caplog.records] == ["coattend: building the C++ kernels"]
     assert path.read_bytes() == whole
     status = path.lstat()
     assert (status.st_uid, status.st_mode & 0o022) == (os.geteuid(), 0)
 
 
 def test_a_library_without_the_functions_is_built_again(fresh: Path, tmp_path: Path) -> None:
-    path = kernel_cache.kernels()
+    path = build.build()
     subprocess.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", tmp_path / "empty.so"], check=True)
     digest = hashlib.sha256((tmp_path / "empty.so").read_bytes()).hexdigest()
     path.unlink()
     os.replace(tmp_path / "empty.so", path.with_name(f"{path.stem[:-64]}{digest}.so"))
-    assert native.library() is not None
+    assert build_kernels()
     assert list(fresh.iterdir()) == [path]
 
 
@@ -126,14 +129,14 @@ def test_a_folder_that_others_can_write_to_is_closed(fresh: Path) -> None:
     fresh.mkdir(parents=True)
     fresh.chmod(0o777)
     fresh.parent.chmod(0o777)
-    kernel_cache.kernels()
+    build.build()
     assert fresh.stat().st_mode & 0o077 == fresh.parent.stat().st_mode & 0o077 == 0
 
 
 def test_a_folder_of_another_user_is_not_used(fresh: Path, caplog: pytest.LogCaptureFixture) -> None:
     fresh.mkdir(parents=True)
     give_away(fresh)
-    assert native.library() is None
+    assert not build_kernels()
     assert "belongs to another user; set XDG_CACHE_HOME" in caplog.text
     assert list(fresh.iterdir()) == []
 
@@ -146,7 +149,7 @@ def test_without_a_home_folder_there_is_a_notice(
 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
-    assert native.library() is None
+    assert not build_kernels()
     assert "set XDG_CACHE_HOME" in caplog.text
 
 
@@ -157,22 +160,19 @@ def test_a_compiler_that_hangs_is_ended_with_its_children(
     compiler.write_text("#!/bin/sh\nsleep 60 &\nwait\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setattr(kernel_cache, "SECONDS", 0.5)
+    monkeypatch.setattr(build, "SECONDS", 0.5)
     start = time.monotonic()
-    assert native.library() is None
+    assert not build_kernels()
     assert time.monotonic() - start < 20
     assert "timed out after 0.5 seconds" in caplog.text
 
 
-def test_the_compiler_may_be_a_command_of_several_words(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_compiler_may_be_a_command_of_several_words(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "env LANG=C g++")
-    assert native.library() is not None
-    native.library.cache_clear()
+    assert build_kernels()
     monkeypatch.setenv("CXX", "g++ '")
-    assert native.library() is None
-    assert "is not a command: No closing quotation" in caplog.text
+    with pytest.raises(OSError, match="is not a command: No closing quotation"):
+        build.build()
 
 
 def test_what_a_killed_build_has_left_is_removed_and_a_running_one_left_alone(fresh: Path) -> None:
@@ -180,7 +180,7 @@ def test_what_a_killed_build_has_left_is_removed_and_a_running_one_left_alone(fr
     for folder in (old, running):
         folder.mkdir(parents=True)
     os.utime(old, (0, 0))
-    kernel_cache.kernels()
+    build.build()
     assert not old.exists()
     assert running.exists()
 
@@ -190,13 +190,43 @@ def test_kernels_can_be_switched_off(
 ) -> None:
     monkeypatch.setenv("COATTEND_KERNELS", "off")
     with caplog.at_level(logging.INFO):
-        assert native.library() is None
+        assert not build_kernels()
     assert caplog.text == ""
     assert not fresh.exists()
 
 
-def test_the_second_build_is_a_look_into_the_cache(fresh: Path) -> None:
-    first = kernel_cache.kernels()
-    stamp = first.stat().st_mtime_ns
-    assert kernel_cache.kernels() == first
-    assert first.stat().st_mtime_ns == stamp
+def test_what_is_built_is_loaded_without_a_compiler(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build.build()
+    caplog.clear()
+    monkeypatch.setattr(build, "_output", None)  # any command would fail
+    for get in (cpu.library, build_kernels):
+        monkeypatch.setattr(cpu, "STATE", cpu.State())
+        assert get()
+    assert caplog.text == ""
+
+
+def test_a_forward_pass_starts_no_compiler(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(build, "_output", None)
+    x, weights = torch.randn(1, 2, 4, 4, 4), torch.randn(2, 4)
+    for _ in range(2):
+        assert co_attention(x, weights, ca.cyclic(4)).shape == x.shape
+        assert ca.functional.max_pool_2x2(x).shape == (1, 2, 4, 2, 2)
+    assert not fresh.exists()
+    assert len(caplog.records) == 1
+    assert "call coattend.functional.build_kernels() once" in caplog.text
+
+
+@pytest.mark.parametrize("layer", [lambda: ca.nn.GroupConv2d(1, 1, 1, "p4"), lambda: ca.nn.CoAttention(1, "p4")])
+def test_the_first_layer_builds_the_kernels_and_says_so(
+    layer: Callable[[], torch.nn.Module], fresh: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    layer()
+    assert cpu.STATE.library is not None
+    assert "building the C++ kernels, once" in caplog.text
+    caplog.clear()
+    layer()
+    assert caplog.text == ""

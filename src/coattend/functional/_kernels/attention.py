@@ -1,7 +1,7 @@
-"""``torch.ops.coattend``: co-attention as operators that save nothing but their inputs.
+"""``torch.ops.coattend``: co-attention as operators that save only their inputs for the backward pass.
 
-The C++ kernels serve the CPU, the Triton kernels GPUs; where neither do, the same operators compute the plain formula.
-Whatever the strides of the inputs, results are contiguous: compilers rely on the strides that the fake kernels promise.
+The C++ kernels serve CPUs, the Triton kernels GPUs; where neither is available the operators compute the plain formula.
+Results are contiguous whatever the strides of the inputs: compilers rely on the strides that the fake kernels promise.
 """
 
 from __future__ import annotations
@@ -14,62 +14,52 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coattend.functional import formula, native
-from coattend.functional.checks import (
-    PLANES,
-    check_attention,
-    check_gradient,
-    check_rows,
-    check_slices,
-    check_tensor,
-)
-from coattend.functional.kernel_cache import logger
-from coattend.functional.registry import LIBRARY, define, differentiates_again, save_first_two
+from coattend.functional._kernels import cpu
+from coattend.functional._kernels.build import logger
+from coattend.functional._kernels.gradients import attend_gradients, attend_slices_gradients
+from coattend.functional._kernels.library import LIBRARY, define, differentiates_again, save_first_two
+from coattend.functional.attention import attend_formula, attend_slices_formula, plane_index
+from coattend.functional.checks import check_attention, check_gradient, check_rows, check_slices
 
 
 def co_attention(x: Tensor, matrix: Tensor) -> Tensor:
-    """``mask * x``: x (batch, channels, group, height, width), matrix (channels, group, group)."""
+    """Return ``mask * x``: x (batch, channels, group, height, width), matrix (channels, group, group)."""
     check_attention("co_attention", x, matrix)
     order = x.shape[2]
     kernels = _kernels_for(x, order)
     if kernels is None:
-        return formula.attend(x, matrix).contiguous()
+        return attend_formula(x, matrix).contiguous()
     return kernels.forward(x, matrix.unsqueeze(1), range(order), channel_step=order)
 
 
 def co_attention_backward(grad: Tensor, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of :func:`co_attention` with respect to x and the matrix."""
+    """Return the gradients of :func:`co_attention` with respect to x and the matrix."""
     check_attention("co_attention_backward", x, matrix)
     check_gradient("co_attention_backward", grad, x.shape, x)
     order = x.shape[2]
     kernels = _kernels_for(x, order)
     if kernels is None:
-        return _contiguous(formula.attend_gradients(grad, x, matrix))
+        return _contiguous(attend_gradients(grad, x, matrix))
     grad_x, grad_matrices = kernels.backward(grad, x, matrix.unsqueeze(1), range(order), channel_step=order)
     return grad_x, grad_matrices.squeeze(1)
 
 
 def slice_attention(planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int) -> Tensor:
-    """Attend to each slice on its own and sum the slices, without gathering them first.
-
-    planes: (batch, channels * slices * group, height, width), that of (channel, slice, pose) being number
-    ``channel * channel_step + rows[slice * group + pose]``; matrix: (channels * slices, group, group).
-    Returns (batch, channels, group, height, width).
-    """
+    """Attend to each slice on its own and sum the slices: see :func:`coattend.functional.attention.attend_slices`."""
     check_slices("slice_attention", planes, matrix, rows, channel_step)
     check_rows("slice_attention", tuple(rows), channel_step, planes.shape[1])
     slices = len(rows) // matrix.shape[-1]
     matrices = matrix.unflatten(0, (-1, slices))
     kernels = _kernels_for(planes, matrix.shape[-1])
     if kernels is None:
-        return formula.attend_slices(planes, matrix, plane_index(planes, rows, channel_step), slices).contiguous()
+        return attend_slices_formula(planes, matrix, plane_index(planes, rows, channel_step), slices).contiguous()
     return kernels.forward(planes, matrices, rows, channel_step)
 
 
 def slice_attention_backward(
     grad: Tensor, planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of :func:`slice_attention` with respect to the planes and the matrix."""
+    """Return the gradients of :func:`slice_attention` with respect to the planes and the matrix."""
     check_slices("slice_attention_backward", planes, matrix, rows, channel_step)
     check_rows("slice_attention_backward", tuple(rows), channel_step, planes.shape[1])
     check_gradient("slice_attention_backward", grad, _attended_shape(planes, matrix, rows), planes)
@@ -78,44 +68,37 @@ def slice_attention_backward(
     kernels = _kernels_for(planes, matrix.shape[-1])
     if kernels is None:
         index = plane_index(planes, rows, channel_step)
-        return _contiguous(formula.attend_slices_gradients(grad, planes, matrix, index, slices))
+        return _contiguous(attend_slices_gradients(grad, planes, matrix, index, slices))
     grad_planes, grad_matrices = kernels.backward(grad, planes, matrices, rows, channel_step)
     return grad_planes, grad_matrices.flatten(0, 1)
 
 
-def plane_index(planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
-    """The plane of each (channel, slice, pose), flattened."""
-    check_tensor("plane_index", "planes", planes, PLANES, 4)
-    if not rows:
-        raise ValueError("plane_index expects at least one row, got none; pass one for each slice and pose.")
-    channels = planes.shape[1] // len(rows)
-    first = channel_step * torch.arange(channels, device=planes.device)
-    return (first[:, None] + torch.tensor(rows, device=planes.device)).flatten()
-
-
 def _kernels_for(planes: Tensor, order: int) -> ModuleType | None:
-    """The module whose ``forward`` and ``backward`` serve these tensors, or None.
+    """Return the module whose ``forward`` and ``backward`` serve these tensors, or None.
 
-    The kernels rely on what has been checked before: they would read beyond tensors that do not fit together.
+    The kernels rely on checked arguments: they would read beyond tensors that do not fit together.
     """
-    if native.serves(planes, order):
-        return native
+    if cpu.serves(planes, order):
+        return cpu
     if not planes.is_cuda:
         return None
     kernels = gpu_kernels(planes.device)
-    served = kernels is not None and planes.dtype in kernels.TYPES and order <= kernels.LARGEST_ORDER
-    return kernels if served else None
+    serves = kernels is not None and planes.dtype in kernels.TYPES and order <= kernels.LARGEST_ORDER
+    return kernels if serves else None
 
 
 @functools.cache
 def gpu_kernels(device: torch.device) -> ModuleType | None:
-    """The Triton kernels, tried on a device, or None where they cannot be had; then one notice says so and why."""
+    """Return the Triton kernels after a trial on the device, or None if unavailable; log the reason once.
+
+    Triton compiles just in time, when a kernel is first launched.
+    """
     if os.environ.get("COATTEND_KERNELS") == "off":
         return None
     try:
-        from coattend.functional import triton_kernels
+        from coattend.functional._kernels import triton
 
-        triton_kernels.try_on(device)
+        triton.try_on(device)
     except (ImportError, OSError, RuntimeError) as reason:
         logger.warning(
             "coattend: the fused co-attention kernel for GPUs is not available (%s). Results are the same, training "
@@ -123,7 +106,7 @@ def gpu_kernels(device: torch.device) -> ModuleType | None:
             str(reason).strip().partition("\n")[0],
         )
         return None
-    return triton_kernels
+    return triton
 
 
 def _contiguous(gradients: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -158,20 +141,20 @@ def _fake_slice_attention_gradients(
     return planes.new_empty(planes.shape), matrix.new_empty(matrix.shape)
 
 
-def _co_attention_formula(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _co_attention_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, matrix = ctx.saved_tensors
     if differentiates_again():
-        return formula.attend_gradients(grad, x, matrix)
+        return attend_gradients(grad, x, matrix)
     return torch.ops.coattend.co_attention_backward(grad, x, matrix)
 
 
-def _slice_attention_formula(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _slice_attention_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     planes, matrix = ctx.saved_tensors
     rows, channel_step = ctx.rest
     if differentiates_again():
         index = plane_index(planes, rows, channel_step)
         slices = len(rows) // matrix.shape[-1]
-        return *formula.attend_slices_gradients(grad, planes, matrix, index, slices), None, None
+        return *attend_slices_gradients(grad, planes, matrix, index, slices), None, None
     return *torch.ops.coattend.slice_attention_backward(grad, planes, matrix, rows, channel_step), None, None
 
 
@@ -193,8 +176,8 @@ define(
     _fake_slice_attention_gradients,
 )
 torch.library.register_autograd(
-    "coattend::co_attention", _co_attention_formula, setup_context=save_first_two, lib=LIBRARY
+    "coattend::co_attention", _co_attention_gradients, setup_context=save_first_two, lib=LIBRARY
 )
 torch.library.register_autograd(
-    "coattend::slice_attention", _slice_attention_formula, setup_context=save_first_two, lib=LIBRARY
+    "coattend::slice_attention", _slice_attention_gradients, setup_context=save_first_two, lib=LIBRARY
 )

@@ -1,19 +1,22 @@
-"""The C++ kernels, called through ctypes."""
+"""The C++ kernels, called through ctypes.
+
+Compiling is an explicit step, :func:`build_library`; everything else uses a library that has been built.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from coattend.functional import kernel_cache
-from coattend.functional.kernel_cache import logger
+from coattend.functional._kernels import build
+from coattend.functional._kernels.build import logger
 
 TYPES = {torch.float32: "float", torch.float64: "double"}
 
@@ -41,12 +44,12 @@ class PoolShape(ctypes.Structure):
 
 
 def serves_type(x: Tensor) -> bool:
-    """Whether the kernels take tensors like this one; the first time it is asked, they are built."""
+    """Return whether the kernels take tensors like this one."""
     return x.device.type == "cpu" and x.dtype in TYPES and library() is not None
 
 
 def serves(x: Tensor, order: int) -> bool:
-    """Whether the kernels attend along a group of this order."""
+    """Return whether the kernels attend along a group of this order."""
     if not serves_type(x):
         return False
     kernels = library()
@@ -69,17 +72,17 @@ def forward(planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step:
 def backward(
     grad: Tensor, planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of :func:`forward` with respect to the planes and the matrices."""
-    planes, same = planes.contiguous(), matrices.to(planes.dtype).contiguous()
+    """Return the gradients of :func:`forward` with respect to the planes and the matrices."""
+    planes, converted = planes.contiguous(), matrices.to(planes.dtype).contiguous()
     grad_planes = torch.empty_like(planes)
     grad_matrices = planes.new_empty(len(planes), *matrices.shape)
-    tensors = (grad.to(planes.dtype).contiguous(), planes, same, grad_planes, grad_matrices)
-    _run("backward", tensors, planes, same, rows, channel_step)
+    tensors = (grad.to(planes.dtype).contiguous(), planes, converted, grad_planes, grad_matrices)
+    _run("backward", tensors, planes, converted, rows, channel_step)
     return grad_planes, grad_matrices.sum(0).to(matrices.dtype)
 
 
 def pool_forward(x: Tensor) -> Tensor:
-    """The maximum over windows of 2x2; height and width are even."""
+    """Return the maximum over 2x2 windows; height and width are even."""
     x = x.contiguous()
     y = x.new_empty(*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2)
     _pool("forward", (x, y), x)
@@ -87,7 +90,7 @@ def pool_forward(x: Tensor) -> Tensor:
 
 
 def pool_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient of :func:`pool_forward` with respect to x."""
+    """Return the gradient of :func:`pool_forward` with respect to x."""
     x = x.contiguous()
     grad_x = torch.empty_like(x)
     _pool("backward", (grad.to(x.dtype).contiguous(), x, grad_x), x)
@@ -127,16 +130,37 @@ def _run(
     kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(shape))
 
 
-@functools.cache
+@dataclass
+class State:
+    """The kernels of this process, and how far it has tried to get them."""
+
+    library: ctypes.CDLL | None = None
+    has_loaded: bool = False
+    has_built: bool = False
+
+
+STATE = State()
+
+
 def library() -> ctypes.CDLL | None:
-    """The loaded kernels, or None where they cannot be had; then one notice says so and why."""
+    """Return the kernels, loaded from the cache when first used, or None if unavailable; starts no compiler."""
+    if not STATE.has_loaded:
+        STATE.library, STATE.has_loaded = _available(_cached_library), True
+    return STATE.library
+
+
+def build_library() -> bool:
+    """Build the kernels unless they are in the cache, and return whether they are available."""
+    if not STATE.has_built:
+        STATE.library, STATE.has_loaded, STATE.has_built = _available(_built_library), True, True
+    return STATE.library is not None
+
+
+def _available(get: Callable[[], ctypes.CDLL]) -> ctypes.CDLL | None:
     if os.environ.get("COATTEND_KERNELS") == "off":
         return None
     try:
-        try:
-            return _loaded(kernel_cache.kernels())
-        except OSError:  # a library that does not load here, though it is as it was built: of another system, perhaps
-            return _loaded(kernel_cache.kernels(rebuild=True))
+        return get()
     except (OSError, subprocess.SubprocessError) as reason:
         # Logged rather than warned: nothing is wrong with the results, and `python -W error` must not stop on it.
         logger.warning(
@@ -145,6 +169,23 @@ def library() -> ctypes.CDLL | None:
             _first_line(reason),
         )
         return None
+
+
+def _cached_library() -> ctypes.CDLL:
+    path = build.cached()
+    if path is None:
+        raise FileNotFoundError("it is not built; call coattend.functional.build_kernels() once")
+    return _loaded(path)
+
+
+def _built_library() -> ctypes.CDLL:
+    path = build.cached()
+    if path is not None:
+        try:
+            return _loaded(path)
+        except OSError as reason:  # as it was built, but for another system that shares the folder
+            logger.info("coattend: %s does not load (%s)", path, reason)
+    return _loaded(build.build())
 
 
 def _loaded(path: Path) -> ctypes.CDLL:

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 import coattend as ca
-from coattend.functional import formula, operators
+from coattend.functional import plane_index
+from coattend.functional._kernels.gradients import attend_slices_gradients
+from coattend.functional.attention import attend_slices_formula
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
@@ -36,12 +38,12 @@ except Exception as reason:
     sys.exit(f"no interpreter: {reason!r}")
 assert one.item() == 1
 
-from coattend.functional import operators, triton_kernels
-assert operators.gpu_kernels(torch.device("cpu")) is triton_kernels
+from coattend.functional._kernels import attention, triton as kernels
+assert attention.gpu_kernels(torch.device("cpu")) is kernels
 results = {}
 for name, (planes, matrices, rows, channel_step, up) in torch.load(sys.argv[1]).items():
-    y = triton_kernels.forward(planes, matrices, rows, channel_step)
-    results[name] = y, *triton_kernels.backward(up, planes, matrices, rows, channel_step)
+    y = kernels.forward(planes, matrices, rows, channel_step)
+    results[name] = y, *kernels.backward(up, planes, matrices, rows, channel_step)
 torch.save(results, sys.argv[2])
 """
 
@@ -49,10 +51,10 @@ COMPILED = """
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from coattend.functional import triton_kernels
+from coattend.functional._kernels import triton as kernels
 
 for dtype in ("fp32", "bf16"):
-    for kernel in (triton_kernels._forward, triton_kernels._backward):
+    for kernel in (kernels._forward, kernels._backward):
         constants = {"order": 3, "poses": 4, "wide": tl.float32, "width": 512, "tiles": 2}
         types = {"matrices": "*fp32", "sums": "*fp32", "rows": "*i64", **dict.fromkeys(constants, "constexpr")}
         types |= dict.fromkeys(("y", "planes", "grad", "grad_planes"), "*" + dtype)
@@ -110,9 +112,9 @@ def cases() -> dict[str, Case]:
 
 def exact(example: Case) -> tuple[Tensor, Tensor, Tensor]:
     planes, matrices, rows, channel_step, up = example
-    index, slices = operators.plane_index(planes, rows, channel_step), matrices.shape[1]
-    y = formula.attend_slices(planes, matrices.flatten(0, 1), index, slices)
-    grad_planes, grad_matrix = formula.attend_slices_gradients(up, planes, matrices.flatten(0, 1), index, slices)
+    index, slices = plane_index(planes, rows, channel_step), matrices.shape[1]
+    y = attend_slices_formula(planes, matrices.flatten(0, 1), index, slices)
+    grad_planes, grad_matrix = attend_slices_gradients(up, planes, matrices.flatten(0, 1), index, slices)
     return y, grad_planes, grad_matrix.reshape(matrices.shape)
 
 
@@ -202,8 +204,8 @@ NOTICE = """
 import sys, torch
 if sys.argv[1] == "without":
     sys.modules["triton"] = None
-from coattend.functional import operators
-assert [operators.gpu_kernels(torch.device("cpu")) for _ in range(2)] == [None, None]
+from coattend.functional._kernels import attention
+assert [attention.gpu_kernels(torch.device("cpu")) for _ in range(2)] == [None, None]
 """
 
 

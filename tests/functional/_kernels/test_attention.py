@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 import coattend as ca
-from coattend.functional import co_attention, formula, native, operators
+from coattend.functional import build_kernels, co_attention, plane_index
+from coattend.functional._kernels import cpu
+from coattend.functional._kernels.gradients import attend_gradients, attend_slices_gradients
+from coattend.functional.attention import attend_formula, attend_slices_formula
 
 OPERATOR = torch.ops.coattend.co_attention
 ORDERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -45,14 +48,15 @@ def assert_near(ours: list[Tensor], exact: list[Tensor], tolerance: float) -> No
 
 
 def test_the_kernels_are_what_is_tested_here() -> None:
-    assert native.serves(torch.zeros(1), 32), "no C++ compiler: these tests compare the formula with itself"
+    build_kernels()
+    assert cpu.serves(torch.zeros(1), 32), "no C++ compiler: these tests compare the formula with itself"
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("order", ORDERS)
 def test_equals_the_formula_in_double_and_to_five_digits_in_single(order: int, size: tuple[int, int]) -> None:
     x, matrix, up = example(order, size)
-    exact = gradients(formula.attend, x, matrix, up)
+    exact = gradients(attend_formula, x, matrix, up)
     assert_near(gradients(OPERATOR, x, matrix, up), exact, 1e-13)
     assert_near(gradients(OPERATOR, x.float(), matrix.float(), up.float()), exact, 1e-5)
 
@@ -63,10 +67,10 @@ def test_slices_equal_the_formula(name: str, size: tuple[int, int]) -> None:
     layer = ca.nn.SliceCoAttentiveConv2d(2, 3, 3, name)
     order, rows = layer.group.order, layer.rows
     planes, matrix = torch.randn(2, 3 * order**2, *size), torch.randn(3 * order, order, order)
-    index = operators.plane_index(planes, rows, order)
+    index = plane_index(planes, rows, order)
     assert sorted(index.tolist()) == list(range(planes.shape[1]))
     up = torch.randn(2, 3, order, *size)
-    exact = gradients(formula.attend_slices, planes, matrix, up, index, order)
+    exact = gradients(attend_slices_formula, planes, matrix, up, index, order)
     ours = gradients(torch.ops.coattend.slice_attention, planes, matrix, up, rows, order)
     assert_near(ours, exact, 1e-13)
     single = torch.ops.coattend.slice_attention(planes.float(), matrix.float(), rows, order)
@@ -75,11 +79,11 @@ def test_slices_equal_the_formula(name: str, size: tuple[int, int]) -> None:
 
 def test_the_formula_for_gradients_is_that_of_autograd() -> None:
     x, matrix, up = example(4, (3, 5))
-    assert_near(list(formula.attend_gradients(up, x, matrix)), gradients(formula.attend, x, matrix, up)[1:], 1e-13)
+    assert_near(list(attend_gradients(up, x, matrix)), gradients(attend_formula, x, matrix, up)[1:], 1e-13)
     index = torch.randperm(24)
     planes, matrix, up = torch.randn(2, 24, 3, 5), torch.randn(6, 4, 4), torch.randn(2, 2, 4, 3, 5)
-    ours = formula.attend_slices_gradients(up, planes, matrix, index, 3)
-    assert_near(list(ours), gradients(formula.attend_slices, planes, matrix, up, index, 3)[1:], 1e-13)
+    ours = attend_slices_gradients(up, planes, matrix, index, 3)
+    assert_near(list(ours), gradients(attend_slices_formula, planes, matrix, up, index, 3)[1:], 1e-13)
 
 
 @pytest.mark.parametrize("order", [2, 4, 7])
@@ -101,9 +105,9 @@ def test_gradcheck_first_and_second_order(order: int) -> None:
 def test_ties_share_the_gradient_evenly_as_amax_does(order: int, dtype: torch.dtype) -> None:
     x, up = torch.randn(2, 3, order, 5, 5, dtype=dtype), torch.randn(2, 3, order, 5, 5, dtype=dtype)
     matrix = torch.zeros(3, order, order, dtype=dtype)
-    assert_near(gradients(OPERATOR, x, matrix, up), gradients(formula.attend, x, matrix, up), 1e-6)
+    assert_near(gradients(OPERATOR, x, matrix, up), gradients(attend_formula, x, matrix, up), 1e-6)
     matrix[:, :, 1:] = -1.0  # every target but the first alike: they tie wherever the sum of the responses is negative
-    assert_near(gradients(OPERATOR, x, matrix, up), gradients(formula.attend, x, matrix, up), 1e-5)
+    assert_near(gradients(OPERATOR, x, matrix, up), gradients(attend_formula, x, matrix, up), 1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
@@ -144,7 +148,7 @@ def test_what_is_not_finite_spreads_as_in_the_formula(place: str, value: float, 
             tensors["matrix"].view(-1)[trial % 3] = 0.0 if trial % 2 else 1.0
             tensors[place].view(-1)[torch.randint(tensors[place].numel(), ())] = value
             ours = gradients(OPERATOR, **tensors)
-            exact = gradients(formula.attend, **tensors)
+            exact = gradients(attend_formula, **tensors)
             for mine, other in zip(ours, exact, strict=True):
                 assert torch.equal(mine.isnan(), other.isnan())
                 assert torch.equal(mine.isinf(), other.isinf())
@@ -155,7 +159,7 @@ def test_what_is_not_finite_spreads_as_in_the_formula(place: str, value: float, 
 def test_gradients_of_large_activations_are_those_of_the_formula(order: int, scale: float) -> None:
     """There one pose has nearly all of the mask, and rounding errors of products are all that a fused sum leaves."""
     x, matrix, up = (t.float() for t in (scale * torch.randn(2, 3, order, 9, 9), *example(order, (9, 9))[1:]))
-    assert_near(gradients(OPERATOR, x, matrix, up), gradients(formula.attend, x, matrix, up), 1e-5)
+    assert_near(gradients(OPERATOR, x, matrix, up), gradients(attend_formula, x, matrix, up), 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -163,18 +167,18 @@ def test_narrow_types_compute_in_single(dtype: torch.dtype) -> None:
     x, matrix, up = (t.to(dtype) for t in example(4, (5, 5)))
     ours = gradients(OPERATOR, x, matrix, up)
     assert {t.dtype for t in ours} == {dtype}
-    assert_near(ours, gradients(formula.attend, x.float(), matrix.float(), up.float()), 4 * torch.finfo(dtype).eps)
+    assert_near(ours, gradients(attend_formula, x.float(), matrix.float(), up.float()), 4 * torch.finfo(dtype).eps)
 
 
 def test_any_strides_an_empty_batch_and_groups_beyond_the_kernels() -> None:
     x, matrix, up = example(4, (5, 6))
-    exact = gradients(formula.attend, x, matrix, up)
+    exact = gradients(attend_formula, x, matrix, up)
     strided = x.permute(3, 4, 0, 2, 1).contiguous().permute(2, 4, 3, 0, 1)
     assert not strided.is_contiguous()
     assert_near(gradients(OPERATOR, strided, matrix, up.mT.contiguous().mT), exact, 1e-13)
     assert [t.shape[0] for t in gradients(OPERATOR, x[:0], matrix, up[:0])[:2]] == [0, 0]
     G = ca.cyclic(65)
-    assert not native.serves(x, 65)
+    assert not cpu.serves(x, 65)
     assert co_attention(torch.randn(1, 1, 65, 2, 2), torch.randn(1, 65), G).shape == (1, 1, 65, 2, 2)
 
 
@@ -250,7 +254,8 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 
 def test_gradients_of_large_groups_fit_on_a_small_stack() -> None:
     code = """
-import torch, coattend
+import torch, coattend.functional
+assert coattend.functional.build_kernels()
 torch.set_num_threads(2)
 for scale in (1.0, 1e7):
     for dtype in (torch.float32, torch.float64):

@@ -1,4 +1,4 @@
-"""Banks of turned filters, and the plain convolution that applies them.
+"""Banks of turned filters: what a plain convolution needs to convolve on a group.
 
 ``turns`` is what :func:`coattend.groups.filter_turns` returns; ``relative[g, h] = g^-1 h``.
 """
@@ -6,13 +6,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.checks import check_table, check_tensor, select
-from coattend.functional.convolution import convolution
-from coattend.functional.formula import autocasts
-from coattend.functional.registry import decomposes
 
 
 def turn_filters(weight: Tensor, turns: Tensor) -> Tensor:
@@ -74,27 +70,3 @@ def _check_turns(function: str, weight: Tensor, turns: Tensor) -> None:
             f"numbers (group, k * k, k * k), got filters {tuple(weight.shape)} and turns {got}; pass "
             f"coattend.groups.filter_turns(group, kernel_size={k})."
         )
-
-
-def padded_conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: int,
-    padding: int,
-    dilation: int,
-    groups: int,
-    padding_mode: str,
-    poses: int | None = None,
-) -> Tensor:
-    """``conv2d`` of an image or a map, which pads all four sides alike, in any padding mode.
-
-    With ``poses`` the result is a map with as many, else an image.
-    """
-    check_tensor("padded_conv2d", "x", x, "(batch, channels, height, width) or with poses", 4, or_more=True)
-    if padding_mode != "zeros" and padding > 0:
-        x = F.pad(x.flatten(1, -3), (padding,) * 4, mode=padding_mode)
-        padding = 0
-    if torch.compiler.is_compiling() and not decomposes(x) and not autocasts(x):
-        return torch.ops.coattend.convolution(x, weight, bias, stride, padding, dilation, groups, poses)
-    return convolution(x, weight, bias, stride, padding, dilation, groups, poses)

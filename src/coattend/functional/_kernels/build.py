@@ -1,0 +1,139 @@
+"""The build of the C++ kernels: once, into the user's cache folder, where nobody else can change them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from coattend._files import cache_dir
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
+INSTRUCTION_SETS = {"AVX2": ("-mavx2", "-mfma"), "AVX512": ("-mavx2", "-mfma")}  # wider registers are untried
+SECONDS = 300  # of a compiler that hangs; it takes 4, and some times as many on a busy machine
+UNFINISHED = "unfinished-"
+
+logger = logging.getLogger("coattend")
+
+
+def cached() -> Path | None:
+    """Return the library built for this source and processor, or None; starts no compiler."""
+    folder = cache_folder()
+    if not folder.is_dir():
+        return None
+    return next((path for path in sorted(_private(folder).glob(f"{_prefix()}*.so")) if _is_whole(path)), None)
+
+
+def build() -> Path:
+    """Compile the kernels into the cache, instead of those that are there."""
+    if os.name != "posix":
+        raise OSError("it is built on Linux and macOS only")
+    folder = _private(cache_folder())
+    path = _compiled(folder)
+    for other in folder.glob(f"{_prefix()}*.so"):
+        if other != path:
+            other.unlink(missing_ok=True)
+    return path
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled kernels."""
+    return cache_dir() / "kernels"
+
+
+def _prefix() -> str:
+    key = "\0".join((SOURCE.read_text(), *_flags(), platform.machine()))
+    return f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}-"
+
+
+def _flags() -> tuple[str, ...]:
+    return (*FLAGS, *INSTRUCTION_SETS.get(torch.backends.cpu.get_cpu_capability(), ()))
+
+
+def _compiled(folder: Path) -> Path:
+    _remove_abandoned(folder)
+    # A warning, so that it is seen: the program stands still meanwhile.
+    logger.warning("coattend: building the C++ kernels, once, into %s; this takes a few seconds.", folder)
+    # In a folder of its own and then renamed: another process sees all of the file or nothing.
+    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as scratch:
+        objects, library = Path(scratch, "kernels.o"), Path(scratch, "kernels.so")
+        _output([*_compiler(), *_flags(), "-c", str(SOURCE), "-o", str(objects)])
+        # Linked without OpenMP's library: its symbols are found in the runtime that torch has loaded.
+        _output([*_compiler(), "-shared", str(objects), "-o", str(library)])
+        library.chmod(0o700)
+        with library.open("rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+            os.fsync(file.fileno())  # after a power failure a name must not stand for a part of the file
+        path = folder / f"{_prefix()}{digest}.so"
+        os.replace(library, path)
+    return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether the file belongs to the user, nobody else can write to it, and its name states its digest."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        return False
+    return path.stem.endswith(hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _private(folder: Path) -> Path:
+    """Create the folder if needed and close it: only the user may put a library there."""
+    for level in (folder.parent, folder):
+        level.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if level.stat().st_uid != os.geteuid():
+            raise OSError(f"{level} belongs to another user; set XDG_CACHE_HOME to a folder of your own")
+        if level.stat().st_mode & 0o022:
+            level.chmod(0o700)
+    return folder
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the folders of builds that were killed."""
+    for scratch in folder.glob(f"{UNFINISHED}*"):
+        if time.time() - scratch.stat().st_mtime > 2 * SECONDS:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _compiler() -> list[str]:
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as reason:
+        raise OSError(f"CXX={os.environ['CXX']!r} is not a command: {reason}") from reason
+    usual = shutil.which("g++") or shutil.which("c++")
+    if not chosen and usual is None:
+        raise FileNotFoundError("no C++ compiler on the path; install a C++ compiler (g++)")
+    return chosen or [str(usual)]
+
+
+def _output(command: list[str]) -> str:
+    """Return what a command prints; end it and its children if it takes too long."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, error = process.communicate(timeout=SECONDS)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command, output, error)
+    return output

@@ -1,0 +1,75 @@
+"""``torch.ops.coattend.convolution``: a convolution between maps that torch.compile leaves alone.
+
+It is an operator only for torch.compile on CPUs. If the compiler saw through it, the view from map to planes would come
+between an activation and the convolution that saves it. Views are not recomputed, so the sign of every activation would
+be saved as well, as booleans, which Inductor writes 30 times slower than the activation itself. It would also turn the
+maps channels-last, where loops over poses that share a norm's statistics are not vectorised.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coattend.functional._kernels.library import LIBRARY, define, save_first_two
+from coattend.functional.checks import check_one_device
+from coattend.functional.convolution import planes_conv2d
+
+
+def convolution_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of ``planes_conv2d`` with respect to x, the weight and the bias."""
+    grad_x, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
+        grad.flatten(1, -3),
+        x.flatten(1, -3),
+        weight,
+        [len(weight)],
+        [stride, stride],
+        [padding, padding],
+        [dilation, dilation],
+        False,
+        [0, 0],
+        groups,
+        [True, True, True],
+    )
+    return grad_x.reshape(x.shape).contiguous(), grad_weight.contiguous(), grad_bias
+
+
+def _fake_convolution_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, *rest: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_one_device("convolution_backward", grad, x, weight)
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
+
+
+def _convolution_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    bias, *geometry, _ = ctx.rest
+    grads = torch.ops.coattend.convolution_backward(grad, x, weight, *geometry)
+    return *grads[:2], None if bias is None else grads[2], *(None for _ in ctx.rest[1:])
+
+
+define(
+    "convolution(Tensor x, Tensor weight, Tensor? bias, int stride, int padding, int dilation, int groups, int? poses)"
+    " -> Tensor",
+    planes_conv2d,
+    planes_conv2d,
+)
+define(
+    "convolution_backward(Tensor grad, Tensor x, Tensor weight, int stride, int padding, int dilation, int groups)"
+    " -> (Tensor, Tensor, Tensor)",
+    convolution_backward,
+    _fake_convolution_gradients,
+)
+torch.library.register_autograd(
+    "coattend::convolution", _convolution_gradients, setup_context=save_first_two, lib=LIBRARY
+)

@@ -1,0 +1,41 @@
+"""The operations that ``torch.utils.flop_counter`` counts for the operators: products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import conv_flop_count, register_flop_formula
+
+OPERATORS = torch.ops.coattend
+
+
+@register_flop_formula([OPERATORS.co_attention, OPERATORS.slice_attention])
+def attention(x: Sequence[int], matrix: Sequence[int], *rest: Any, **named: Any) -> int:
+    """Count the logits."""
+    batch, (channels, order, _), (height, width) = x[0], matrix, x[-2:]
+    return 2 * batch * channels * order**2 * height * width
+
+
+@register_flop_formula([OPERATORS.co_attention_backward, OPERATORS.slice_attention_backward])
+def attention_backward(grad: Sequence[int], x: Sequence[int], matrix: Sequence[int], *rest: Any, **named: Any) -> int:
+    """Count the logits once more, and the gradients of x and of the matrix."""
+    return 3 * attention(x, matrix)
+
+
+@register_flop_formula(OPERATORS.convolution)
+def convolution(x: Sequence[int], weight: Sequence[int], *rest: Any, out_shape: Sequence[int], **named: Any) -> int:
+    """Count a convolution between planes."""
+    return conv_flop_count(_planes(x), list(weight), _planes(out_shape))
+
+
+@register_flop_formula(OPERATORS.convolution_backward)
+def convolution_backward(grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *rest: Any, **named: Any) -> int:
+    """Count the gradients of x and of the weight."""
+    return 2 * conv_flop_count(_planes(x), list(weight), _planes(grad))
+
+
+def _planes(shape: Sequence[int]) -> list[int]:
+    """Merge the poses of (batch, channels, group, height, width) with the channels."""
+    return list(torch.Size(shape)) if len(shape) == 4 else [shape[0], shape[1] * shape[2], *shape[3:]]

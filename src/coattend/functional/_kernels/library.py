@@ -1,0 +1,48 @@
+"""The library ``torch.ops.coattend`` and how operators are added to it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from coattend.functional.dispatch import in_dual_level
+
+LIBRARY = torch.library.Library("coattend", "DEF")
+
+
+def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Register an operator with one kernel for all devices and one that computes shapes only."""
+    name = schema.partition("(")[0]
+
+    @functools.wraps(kernel)
+    def without_tangents(*arguments: Any) -> Any:
+        if in_dual_level() and any(isinstance(a, Tensor) and _has_tangent(a) for a in arguments):
+            raise ValueError(
+                f"torch.ops.coattend.{name} expects tensors without tangents, got one of forward-mode differentiation; "
+                "call the function of coattend.functional or the layer instead, whose derivative is right."
+            )
+        return kernel(*arguments)
+
+    LIBRARY.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    LIBRARY.impl(name, without_tangents, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"coattend::{name}", fake, lib=LIBRARY)
+
+
+def differentiates_again() -> bool:
+    """Return whether the gradient being computed will itself be differentiated, backward or forward."""
+    return torch.is_grad_enabled() or in_dual_level()
+
+
+def save_first_two(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Save the two tensors for the backward pass, and the other arguments with them."""
+    ctx.save_for_backward(*inputs[:2])
+    ctx.rest = inputs[2:]
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None

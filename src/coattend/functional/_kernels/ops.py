@@ -1,0 +1,5 @@
+"""All operators of ``torch.ops.coattend``; importing this module registers them."""
+
+from coattend.functional._kernels import attention, convolution, flops, pooling
+
+__all__ = ["attention", "convolution", "flops", "pooling"]
