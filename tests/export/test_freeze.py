@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import coattend as ca
 from coattend.export import LayerTracer, freeze, freeze_layer
 from coattend.export.freeze import frozen_with_outputs
-from coattend.export.graph import Builder, Value
+from coattend.export.graph import Builder
+from coattend.export.value import Value
 
 SMALL = {"resnet44": "width=3,blocks=1", "resnet20": "width=3,blocks=1", "nin": "width=6"}
 
@@ -225,7 +226,10 @@ class Paired(nn.Module):
     [
         (ca.create_model("p4cnn:width=2"), "RotatedMnistNet is in training mode.*call model.eval"),
         (nn.Sequential(Undecided(2, group="p4")).eval(), r"cannot trace Undecided \(0\)"),
-        (nn.Sequential(Strange()).eval(), r"could not follow the forward of Sequential: .*[a-z]\. Its course must not"),
+        (
+            nn.Sequential(Strange()).eval(),
+            r"could not trace the forward of Sequential: .*[a-z]\. Its control flow must not",
+        ),
         (None, "freeze expects a network, an nn.Module, got NoneType"),
         (nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False)).eval(), "norm 0: it has no running statistics"),
         (nn.Sequential(Paired()).eval(), r"one tensor, but Bilinear \(0.both\) is called with 2 arguments"),
@@ -243,10 +247,19 @@ def inside_convolutions(attention: nn.Module) -> list[nn.Module]:
     return [nn.Sequential(layer).eval() for layer in (inside, last)]
 
 
-def test_a_module_instead_of_an_attention_is_refused_and_not_ignored() -> None:
+class Half(nn.Identity):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 2
+
+
+def test_a_module_instead_of_an_attention_is_frozen_by_its_rule_or_refused() -> None:
+    x = torch.randn(3, 1, 4, 9, 8)
     for model in inside_convolutions(nn.Identity()):
-        with pytest.raises(ValueError, match=r"does not know what Identity \(0\.attention\) does"):
-            freeze(model)
+        torch.testing.assert_close(freeze(model)(x), model(x), rtol=1e-12, atol=1e-12)
+    for replacement, message in ((Strange(), "how Strange"), (Half(), "what Half")):
+        for model in inside_convolutions(replacement):
+            with pytest.raises(ValueError, match=rf"freeze does not know {message} \(0\.attention\)"):
+                freeze(model)
 
 
 def assigned() -> ca.nn.CoAttention:

@@ -1,142 +1,111 @@
-"""Co-attention in a frozen network: one product of small matrices and a few element-wise operations."""
+"""Attention over poses in a frozen network: one product of small matrices and a few element-wise operations."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx, nn
 
-from coattend.export.value import Value
-from coattend.nn import CoAttention, PoseAttention
+from coattend.export.trace import add_operations
+from coattend.export.value import Fold, Value
+from coattend.nn import PoseAttention
 
 if TYPE_CHECKING:
     from coattend.export.graph import Builder
 
-SMALLEST_SCALE = 1e-12  # norms that scale by less are not divided by
 
-
-def attended(builder: Builder, name: str, layer: nn.Module, value: Value) -> Value:
-    """Apply the freezing rule of an attention layer."""
-    if not isinstance(layer, PoseAttention):
-        raise ValueError(
-            f"freeze does not know what {type(layer).__name__} ({name}) does instead of a PoseAttention; derive it "
-            "from coattend.nn.PoseAttention, or add a rule for the layer that holds it with "
-            "coattend.export.freeze_layer.register."
-        )
-    builder.layer = name
-    result: Value = PoseAttention.freeze(layer, builder, value) if _is_changed(layer) else layer.freeze(builder, value)
-    return result
-
-
-def _is_changed(layer: PoseAttention) -> bool:
-    """Return whether an assignment to the layer itself overrides what its class computes."""
-    return bool({"mask", "forward"} & vars(layer).keys())
-
-
-def co_attended(builder: Builder, name: str, matrix: Tensor, value: Value) -> Value:
-    """Add ``exp(l - max l) * x`` with logits ``l = x A / n`` for a folded map."""
-    order = matrix.shape[-1]
-    planes = ordered(builder, builder.folded(value, order))
-    matrices, mask = mask_of(builder, name, matrix, planes)
+def co_attention(builder: Builder, matrices: Tensor, value: Value) -> Value:
+    """Return ``exp(l - max l) * x`` with logits ``l = x A / n`` for a folded map."""
+    order = matrices.shape[-1]
+    planes = contiguous_planes(builder, builder.folded(value, order))
+    constant, mask = co_attention_mask(builder, matrices, planes)
     if builder.masks:
-        builder.extra_outputs[f"mask:{name}"] = builder.unfolded(mask, order)
+        builder.extra_outputs[f"mask:{builder.name}"] = builder.unfolded(mask, order)
     product = builder.inplace("mul_", mask, planes)
-    conv = value.conv
-
-    def absorb(scale: Tensor, shift: Tensor) -> fx.Node | None:
-        """``s (m x) + t = m (s x) + t``, the logits being those of ``(s x) / s``."""
-        if conv is None or not _can_divide_by(scale):
-            return None
-        scale_filters(conv, scale.repeat_interleave(order), None)
-        matrices.copy_(matrices.double() / scale[:, None, None])
-        offset = shift.repeat_interleave(order)[:, None, None].to(matrices.dtype)
-        return builder.inplace("add_", product, builder.tensor(f"{name}.shift", offset))
-
-    return Value(product, order, absorb, owned=True)
+    fold = None
+    if value.fold is not None and not value.fold.matrices:
+        fold = replace(value.fold, matrices=((constant, torch.arange(len(constant))),))
+    return Value(product, order, fold, owned=True)
 
 
-def attended_slices(
-    builder: Builder, name: str, layer: nn.Module, conv: nn.Conv2d, planes: fx.Node, index: Tensor, bias: Tensor
+def traced_attention(builder: Builder, layer: PoseAttention, value: Value) -> Value:
+    """Return what an attention layer of any form computes, in the operations that it executes."""
+    order = layer.group.order
+    x = builder.unfolded(contiguous_planes(builder, builder.folded(value, order)), order)
+    example = _example_map(layer)
+    replaces_forward = type(layer).forward is not PoseAttention.forward or "forward" in vars(layer)
+    if builder.masks or not replaces_forward:
+        mask = add_operations(builder, layer, example, x, "mask")
+        if builder.masks:
+            builder.extra_outputs[f"mask:{builder.name}"] = mask
+        if not replaces_forward:
+            return Value(builder.call(torch.flatten, builder.call(torch.mul, mask, x), 1, 2), order, owned=True)
+    y = add_operations(builder, layer, example, x)
+    return Value(builder.call(torch.flatten, y, 1, 2), order)
+
+
+def _example_map(layer: PoseAttention) -> Tensor:
+    """Return a map for the layer whose sizes differ, so that torch.export does not take one for another."""
+    like = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
+    sizes = [size for size in (2, 3, 5, 7, 11, 13) if size not in (layer.channels, layer.group.order)]
+    return like.new_zeros(sizes[0], layer.channels, layer.group.order, *sizes[1:3])
+
+
+def co_attention_by_slice(
+    builder: Builder, matrices: Tensor, conv: nn.Conv2d, planes: fx.Node, index: Tensor, offset: Tensor
 ) -> Value:
-    """Attend to each slice on its own and sum the slices and the bias, by the rule of the attention layer.
+    """Attend to each filter slice and sum the slices and the offset, one slice after the other.
 
-    ``index`` holds the plane of each (channel, slice, pose) among those that ``conv`` returns.
-    """
-    if isinstance(layer, CoAttention) and type(layer).freeze is CoAttention.freeze and not _is_changed(layer):
-        return co_attended_slices(builder, name, layer, conv, planes, index, bias)
-    slices, order = index.shape[1:]
-    where = builder.tensor(f"{name}.planes", index.flatten())
-    responses = builder.respond(name, Value(builder.call(torch.index_select, planes, 1, where), order))
-    weighed = builder.call(
-        torch.unflatten, builder.original(attended(builder, name, layer, responses)), 1, (-1, slices)
-    )
-    offset = builder.tensor(f"{name}.offset", bias[:, None, None, None])
-    return Value(builder.call(torch.add, builder.call(torch.sum, weighed, 2), offset), owned=True)
+    What is gathered for one slice is still in the cache when it is added, and small enough for the allocator to keep.
 
-
-def co_attended_slices(
-    builder: Builder, name: str, layer: CoAttention, conv: nn.Conv2d, planes: fx.Node, index: Tensor, bias: Tensor
-) -> Value:
-    """Apply co-attention to each slice on its own and sum the slices and the bias.
-
-    ``index`` holds the plane of each (channel, slice, pose) among those that ``conv`` returns, which are ordered by
-    input pose, channel and output pose.
+    - matrices: (channels * slices, group, group)
+    - planes: the output of ``conv``
+    - index: the plane of each (channel, slice, pose)
+    - offset: (channels * group, 1, 1), added to the sum
     """
     channels, slices, order = index.shape
-    matrices = layer.matrix().unflatten(0, (channels, slices))
-    offset = bias.repeat_interleave(order)[:, None, None]
-    total = builder.tensor(f"{name}.offset", offset)
-    planes = ordered(builder, planes)
+    planes = contiguous_planes(builder, planes)
+    total = builder.tensor(f"{builder.name}.offset", offset)
     constants = []
-    # In torch one slice after the other: what is gathered for one still lies in the cache when it is added up, and is
-    # small enough for the allocator to keep. Other engines see to that themselves.
-    for part in range(slices) if builder.eager else (slice(None),):
-        where = builder.tensor(f"{name}.planes", index[:, part].flatten())
-        responses = builder.call(torch.index_select, planes, 1, where)
-        constant, mask = mask_of(builder, name, matrices[:, part].reshape(-1, order, order), responses)
-        constants.append(constant)
-        if builder.eager:
-            if total.op == "get_attr":
-                total = builder.inplace("add_", builder.inplace("mul_", mask, responses), total)
-            else:
-                total = builder.inplace("addcmul_", total, mask, responses)
-            continue
-        for wanted, kind, node in ((builder.responses, "response", responses), (builder.masks, "mask", mask)):
-            if wanted:
-                builder.extra_outputs[f"{kind}:{name}"] = builder.unfolded(node, order)
-        weighed = builder.call(torch.unflatten, builder.call(torch.mul, mask, responses), 1, (-1, slices, order))
-        total = builder.call(torch.add, builder.call(torch.flatten, builder.call(torch.sum, weighed, 2), 1, 2), total)
-
-    def absorb(scale: Tensor, shift: Tensor) -> fx.Node | None:
-        if builder.responses or not _can_divide_by(scale):
-            return None
-        scale_filters(conv, scale[:, None].expand(channels, slices).repeat(order, 1).flatten(), None)
-        for constant in constants:
-            constant.copy_(constant.double() / scale.repeat_interleave(len(constant) // channels)[:, None, None])
-        offset.copy_((bias.double() * scale + shift).repeat_interleave(order)[:, None, None])
-        return total
-
-    return Value(total, order, absorb, owned=True)
+    for number, of_slice in enumerate(matrices.unflatten(0, (channels, slices)).unbind(1)):
+        selected = builder.tensor(f"{builder.name}.planes", index[:, number].flatten())
+        responses = builder.call(torch.index_select, planes, 1, selected)
+        constant, mask = co_attention_mask(builder, of_slice, responses)
+        constants.append((constant, torch.arange(channels)))
+        if number == 0:
+            total = builder.inplace("add_", builder.inplace("mul_", mask, responses), total)
+        else:
+            total = builder.inplace("addcmul_", total, mask, responses)
+    fold = Fold(conv, slice_of_plane(index) // slices, tuple(constants), offset)
+    return Value(total, order, fold, owned=True)
 
 
-def mask_of(builder: Builder, name: str, matrices: Tensor, planes: fx.Node) -> tuple[Tensor, fx.Node]:
-    """The mask for planes (batch, channels * order, height, width), in the same shape, and the constant behind it.
+def slice_of_plane(index: Tensor) -> Tensor:
+    """Return the number of the filter slice, ``channel * slices + slice``, of each plane of an index."""
+    channels, slices, order = index.shape
+    numbers = torch.arange(channels * slices).repeat_interleave(order)
+    return torch.empty_like(numbers).scatter(0, index.flatten(), numbers)
 
-    In torch, the logits are a product of small matrices and the mask a power of 2, which are fastest there; elsewhere a
-    grouped 1x1 convolution and a power of e.
+
+def co_attention_mask(builder: Builder, matrices: Tensor, planes: fx.Node) -> tuple[Tensor, fx.Node]:
+    """Return the mask of planes (batch, channels * order, height, width), and the constant that it is computed with.
+
+    In PyTorch, the logits are a product of small matrices and the mask a power of 2, which are fastest there; elsewhere
+    a grouped 1x1 convolution and a power of e.
     """
     channels, order, _ = matrices.shape
     factor = 1 / math.log(2) if builder.eager else 1.0
     constant = (matrices.detach().double().mT * (factor / order)).to(matrices.dtype).contiguous()
     if builder.eager:
         by_pose = builder.call(torch.flatten, builder.unfolded(planes, order), 3)
-        logits = builder.call(torch.matmul, builder.tensor(f"{name}.matrices", constant), by_pose)
+        logits = builder.call(torch.matmul, builder.tensor(f"{builder.name}.matrices", constant), by_pose)
     else:
         conv = nn.Conv2d(channels * order, channels * order, 1, groups=channels, bias=False, device="meta")
         conv.weight = nn.Parameter(constant.view(-1, order, 1, 1), requires_grad=False)
-        logits = builder.unfolded(builder.module(f"{name}.logits", conv, planes), order)
+        logits = builder.unfolded(builder.module(f"{builder.name}.logits", conv, planes), order)
     below = builder.inplace("sub_", logits, builder.call(torch.amax, logits, 2, keepdim=True))
     if builder.eager:
         mask = builder.inplace("exp2_", below)
@@ -144,20 +113,6 @@ def mask_of(builder: Builder, name: str, matrices: Tensor, planes: fx.Node) -> t
     return constant, builder.call(torch.flatten, builder.call(torch.exp, below), 1, 2)
 
 
-def ordered(builder: Builder, planes: fx.Node) -> fx.Node:
-    """Plane after plane, as attention needs it; convolutions prefer and return pixel after pixel."""
+def contiguous_planes(builder: Builder, planes: fx.Node) -> fx.Node:
+    """Return planes one after the other in memory, as attention needs them; convolutions return channels-last."""
     return builder.graph.call_method("contiguous", (planes,)) if builder.eager else planes
-
-
-def scale_filters(conv: nn.Conv2d, scale: Tensor, shift: Tensor | None) -> None:
-    """Let a convolution return ``scale * y + shift``; both (planes,) and float64, so that rounding happens once."""
-    dtype = conv.weight.dtype
-    conv.weight.data = (conv.weight.double() * scale[:, None, None, None]).to(dtype)
-    if conv.bias is None and shift is None:
-        return
-    bias = torch.zeros_like(scale) if conv.bias is None else conv.bias.double() * scale
-    conv.bias = nn.Parameter((bias if shift is None else bias + shift).to(dtype), requires_grad=False)
-
-
-def _can_divide_by(scale: Tensor) -> bool:
-    return bool((scale.abs() > SMALLEST_SCALE).all())

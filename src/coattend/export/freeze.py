@@ -1,4 +1,4 @@
-"""``freeze``: follow a network's forward, and put what each layer computes into a graph of plain torch."""
+"""Freeze a network: trace its forward, and add what each layer computes to a graph of plain torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from coattend.export.graph import Builder, Value
-from coattend.export.rules import freeze_layer, rule_class
-from coattend.nn import PoseAttention
+from coattend.export import conv_rules, norm_rules  # noqa: F401 - importing them registers their rules
+from coattend.export.graph import Builder
+from coattend.export.rules import apply_rule, rule_class
+from coattend.export.value import Value
 
-# Functions and methods that treat every element alike, so that they may see folded maps.
+# Functions and methods that treat all elements alike, so that they can be applied to folded maps.
 POINTWISE_FUNCTIONS = {
     operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.iadd, operator.isub,
     operator.imul, torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.neg, torch.abs,
@@ -27,13 +28,13 @@ POINTWISE_METHODS = {
 
 
 def freeze(model: nn.Module) -> fx.GraphModule:
-    """The network as a graph of torch.nn modules and torch functions, with the same outputs.
+    """Return the network as a graph of torch.nn modules and torch functions, with the same outputs.
 
-    Filters are expanded once, batch norms are folded into the convolutions before them, dropout is gone, and between
-    the convolutions flow 4-D tensors (batch, channels * poses, height, width): to other tools it is an ordinary CNN.
-    It saves with ``torch.save`` and loads where this library is not installed. The network must be in evaluation mode;
-    it is left as it is, and shares no memory with the frozen one. Attention overwrites its own results, so a frozen
-    network is for inference; gradients are the original's business.
+    Filters are expanded once, batch norms are folded into the convolutions before them, dropout is removed, and the
+    convolutions exchange 4-D tensors (batch, channels * poses, height, width): to other tools it is an ordinary CNN.
+    ``torch.save`` writes it, and it loads where this library is not installed. The network must be in evaluation mode;
+    it is not changed, and shares no memory with the frozen one. Attention overwrites its own results, so a frozen
+    network is for inference; use the original for gradients.
 
     >>> from coattend.models import create_model
     >>> frozen = freeze(create_model("p4cnn").eval())
@@ -44,7 +45,7 @@ def freeze(model: nn.Module) -> fx.GraphModule:
 
 
 def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
-    """Freeze; what the builder collected besides is returned behind the network's own output, in order."""
+    """Freeze a network; the extra outputs of the builder are returned after the network's own output, in order."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"freeze expects a network, an nn.Module, got {type(model).__name__}.")
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
@@ -57,8 +58,8 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
         graph = LayerTracer().trace(model)
     except (fx.proxy.TraceError, TypeError) as error:
         raise ValueError(
-            f"freeze could not follow the forward of {type(model).__name__}: {str(error).rstrip('. ')}. Its course "
-            "must not depend on the values or sizes of tensors."
+            f"freeze could not trace the forward of {type(model).__name__}: {str(error).rstrip('. ')}. Its control "
+            "flow must not depend on the values or sizes of tensors."
         ) from error
     with torch.no_grad():
         _translate(graph, model, builder)
@@ -68,10 +69,10 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
 
 
 class LayerTracer(fx.Tracer):
-    """Traces a network down to its layers, ours as well as torch's.
+    """Trace a network down to its layers, those of this library as well as torch's.
 
-    ``fx.symbolic_trace`` would enter our layers, which look at shapes, and fail there. A graph for feature extractors
-    and other tools of torch.fx, which can be trained like the network itself:
+    ``fx.symbolic_trace`` would enter the layers of this library, which check shapes, and fail there. The graph serves
+    feature extractors and other tools of torch.fx, and can be trained like the network itself:
 
     >>> from coattend.models import create_model
     >>> model = create_model("p4cnn")
@@ -79,9 +80,8 @@ class LayerTracer(fx.Tracer):
     """
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether to stop at a module: at layers with a rule for freezing, at ours and at torch's."""
-        own = rule_class(type(m)) is not None or type(m).__module__.startswith("coattend.nn")
-        return own or super().is_leaf_module(m, module_qualified_name)
+        """Return whether to stop at a module: at layers with a rule for freezing and at those of torch."""
+        return rule_class(type(m)) is not None or super().is_leaf_module(m, module_qualified_name)
 
 
 def _translate(graph: fx.Graph, model: nn.Module, builder: Builder) -> None:
@@ -103,18 +103,17 @@ def _translated(node: fx.Node, model: nn.Module, builder: Builder, values: dict[
         return Value(builder.tensor(str(node.target), operator.attrgetter(str(node.target))(model).detach().clone()))
     if node.op == "call_module":
         name = str(node.target)
-        return freeze_layer(*_layer_and_input(node, model, name, values, builder))
+        return apply_rule(*_layer_and_input(node, model, name, values, builder))
     poses = _common_poses(node, values)
-    arguments = fx.map_arg((node.args, node.kwargs), lambda n: _seen(values[n], poses, builder))
-    copied = builder.graph.create_node(node.op, node.target, *arguments)
-    return Value(copied, poses)
+    arguments = fx.map_arg((node.args, node.kwargs), lambda n: _argument(values[n], poses, builder))
+    return Value(builder.graph.create_node(node.op, node.target, *arguments), poses)
 
 
 def _default(node: fx.Node) -> Any:
     return node.args[0] if node.args else inspect.Parameter.empty
 
 
-def _seen(value: Value, poses: int | None, builder: Builder) -> fx.Node:
+def _argument(value: Value, poses: int | None, builder: Builder) -> fx.Node:
     return builder.original(value) if poses is None else value.node
 
 
@@ -122,12 +121,6 @@ def _layer_and_input(
     node: fx.Node, model: nn.Module, name: str, values: dict[fx.Node, Value], builder: Builder
 ) -> tuple[nn.Module, Builder, str, Value]:
     layer = model.get_submodule(name)
-    known = rule_class(type(layer))
-    if known is not None and known is not PoseAttention and type(layer).forward is not getattr(known, "forward", None):
-        raise ValueError(
-            f"freeze does not know what {type(layer).__name__} ({name}) does: it is a {known.__name__} with a forward "
-            "of its own; add a rule with coattend.export.freeze_layer.register."
-        )
     if len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], fx.Node):
         raise ValueError(
             f"freeze expects layers that are called with one tensor, but {type(layer).__name__} ({name}) is called "
@@ -137,7 +130,7 @@ def _layer_and_input(
 
 
 def _common_poses(node: fx.Node, values: dict[fx.Node, Value]) -> int | None:
-    """The poses of all inputs, if the operation may see them folded; None if it must see the original shapes."""
+    """Return the poses of all inputs if the operation can be applied to folded maps, None if it needs the originals."""
     inputs = {values[n].poses for n in node.all_input_nodes}
     joins_channels = node.target is torch.cat and (node.args[1:] or (node.kwargs.get("dim"),)) == (1,)
     pointwise = node.target in POINTWISE_FUNCTIONS or (node.op == "call_method" and node.target in POINTWISE_METHODS)

@@ -1,0 +1,150 @@
+"""How convolutions freeze: filters are expanded once, into plain convolutions of planes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, fx, nn
+
+from coattend.export.attention_rules import co_attention_by_slice, contiguous_planes, slice_of_plane
+from coattend.export.rules import apply_rule, freeze_layer, frozen_copy
+from coattend.export.value import Fold, Value
+from coattend.functional import group_filters, turn_filters
+from coattend.nn import CoAttention, GroupConv2d, LiftingConv2d, PoseConv2d, ProjectionConv2d, SliceCoAttentiveConv2d
+
+if TYPE_CHECKING:
+    from coattend.export.graph import Builder
+
+
+@freeze_layer.register(nn.Conv2d)
+def freeze_conv(layer: nn.Conv2d, builder: Builder, name: str, value: Value) -> Value:
+    """Copy a plain convolution; a norm after it can be folded into the copy."""
+    conv = frozen_copy(layer)
+    return _conv_value(conv, builder.module(name, conv, builder.original(value)), None)
+
+
+@freeze_layer.register(LiftingConv2d)
+def freeze_lifting_conv(layer: LiftingConv2d, builder: Builder, name: str, value: Value) -> Value:
+    """Convolve the image with the filter in every pose."""
+    filters = turn_filters(layer.weight, layer.turns).transpose(1, 2).flatten(0, 1)
+    conv = _plain_conv(layer, filters, layer.bias_per_pose(), layer.groups)
+    node = builder.module(name, conv, builder.original(value))
+    return builder.respond(name, _conv_value(conv, node, layer.group.order))
+
+
+@freeze_layer.register(GroupConv2d)
+def freeze_group_conv(layer: GroupConv2d, builder: Builder, name: str, value: Value) -> Value:
+    """Convolve the planes with the whole bank of filters, or, for a restricted filter, with blocks of it."""
+    order, planes = layer.group.order, builder.folded(value, layer.group.order)
+    if not layer.in_blocks:
+        filters = group_filters(layer.whole_weight(), layer.turns, layer.relative_table).flatten(2, 3).flatten(0, 1)
+        conv = _plain_conv(layer, filters, layer.bias_per_pose(), layer.groups)
+        return builder.respond(name, _conv_value(conv, builder.module(name, conv, planes), order))
+    # Blocks of poses are channel groups of one convolution, in an order of their own.
+    back, groups = layer.output_planes.argsort(), len(layer.blocks.outputs) * layer.groups
+    conv = _plain_conv(layer, layer.block_filters(), layer.block_biases(), groups)
+    inputs, outputs = (
+        builder.tensor(f"{name}.{key}", planes.clone())
+        for key, planes in (("inputs", layer.input_planes), ("outputs", layer.output_planes))
+    )
+    blocks = builder.module(name, conv, builder.call(torch.index_select, planes, 1, inputs))
+    node = builder.call(torch.index_select, blocks, 1, outputs)
+    fold = Fold(conv, torch.arange(layer.out_channels).repeat_interleave(order)[back])
+    return builder.respond(name, Value(node, order, fold, owned=True))
+
+
+@freeze_layer.register(ProjectionConv2d)
+def freeze_projection_conv(layer: ProjectionConv2d, builder: Builder, name: str, value: Value) -> Value:
+    """Convolve each pose with the filter in that pose and sum, perhaps with attention before the sum."""
+    order = layer.group.order
+    planes = builder.folded(value, order)
+    poses = turn_filters(layer.weight, layer.turns)
+    if layer.attention is None:
+        conv = _plain_conv(layer, poses.flatten(1, 2), layer.bias, layer.groups)
+        return builder.respond(name, _conv_value(conv, builder.module(name, conv, planes), None))
+    conv = _plain_conv(layer, poses.permute(2, 0, 1, 3, 4).flatten(0, 1), None, order * layer.groups)
+    by_pose = builder.module(name, conv, _pose_major(builder, planes, order))
+    responses = builder.call(torch.transpose, builder.call(torch.unflatten, by_pose, 1, (order, -1)), 1, 2)
+    inside = Value(builder.call(torch.flatten, responses, 1, 2), order)
+    attended = builder.original(apply_rule(layer.attention, builder, f"{name}.attention", inside))
+    summed = builder.call(torch.sum, attended, 2)
+    if layer.bias is not None:
+        offset = builder.tensor(f"{name}.offset", layer.bias.detach().clone()[:, None, None])
+        summed = builder.call(torch.add, summed, offset)
+    return Value(summed, owned=True)
+
+
+@freeze_layer.register(SliceCoAttentiveConv2d)
+def freeze_slice_conv(layer: SliceCoAttentiveConv2d, builder: Builder, name: str, value: Value) -> Value:
+    """Convolve each input pose with its filter slices, attend to each slice, and sum the slices."""
+    order, slices = layer.group.order, len(layer.relative)
+    conv = _plain_conv(layer, layer.slice_filters(), None, order * layer.groups)
+    planes = builder.module(name, conv, _pose_major(builder, builder.folded(value, order), order))
+    first = slices * torch.arange(layer.out_channels)
+    index = (first[:, None] + torch.tensor(layer.rows)).unflatten(1, (slices, order))
+    bias = layer.weight.new_zeros(layer.out_channels) if layer.bias is None else layer.bias
+    offset = bias.detach().repeat_interleave(order)[:, None, None]
+    inside = builder.named(f"{name}.attention")
+    attention: nn.Module = layer.attention
+    if builder.eager and isinstance(attention, CoAttention) and _is_plain(attention):
+        return co_attention_by_slice(inside, attention.matrix(), conv, planes, index, offset)
+    return _attend_to_slices(inside, attention, conv, planes, index, offset)
+
+
+def _is_plain(attention: CoAttention) -> bool:
+    """Return whether the layer computes co-attention, and not what a subclass or an assignment replaced it with."""
+    return type(attention).freeze is CoAttention.freeze and not {"mask", "forward"} & vars(attention).keys()
+
+
+def _attend_to_slices(
+    builder: Builder, attention: nn.Module, conv: nn.Conv2d, planes: fx.Node, index: Tensor, offset: Tensor
+) -> Value:
+    """Gather all filter slices as channels of one map, attend to it, and sum the slices and the offset.
+
+    The arguments are those of ``co_attention_by_slice``, with a layer of any form instead of matrices.
+    """
+    _, slices, order = index.shape
+    selected = builder.tensor(f"{builder.name}.planes", index.flatten())
+    responses = builder.call(torch.index_select, contiguous_planes(builder, planes), 1, selected)
+    gathered = Value(responses, order, Fold(conv, slice_of_plane(index)), owned=True)
+    attended = apply_rule(attention, builder, builder.name, gathered)
+    by_slice = builder.call(torch.unflatten, builder.folded(attended, order), 1, (-1, slices, order))
+    summed = builder.call(torch.flatten, builder.call(torch.sum, by_slice, 2), 1, 2)
+    total = builder.call(torch.add, summed, builder.tensor(f"{builder.name}.offset", offset))
+    fold = None
+    if attended.fold is not None and attended.fold.matrices:
+        constants = tuple((constant, numbers // slices) for constant, numbers in attended.fold.matrices)
+        fold = Fold(conv, attended.fold.channels // slices, constants, offset)
+    return Value(total, order, fold, owned=True)
+
+
+def _plain_conv(layer: PoseConv2d, filters: Tensor, bias: Tensor | None, groups: int) -> nn.Conv2d:
+    """Return a convolution of planes with the geometry of a layer."""
+    planes, per_group = filters.shape[:2]
+    conv = nn.Conv2d(
+        per_group * groups,
+        planes,
+        layer.kernel_size,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        groups,
+        bias=bias is not None,
+        padding_mode=layer.padding_mode,  # type: ignore[arg-type]
+        device="meta",
+    )
+    conv.weight = nn.Parameter(filters.detach().contiguous(), requires_grad=False)
+    if bias is not None:
+        conv.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
+    return conv
+
+
+def _conv_value(conv: nn.Conv2d, node: fx.Node, poses: int | None) -> Value:
+    channels = torch.arange(conv.out_channels // (poses or 1)).repeat_interleave(poses or 1)
+    return Value(node, poses, Fold(conv, channels), owned=True)
+
+
+def _pose_major(builder: Builder, planes: fx.Node, order: int) -> fx.Node:
+    """Return planes ordered by pose, then channel: one block of channels per pose for a grouped convolution."""
+    return builder.call(torch.flatten, builder.call(torch.transpose, builder.unfolded(planes, order), 1, 2), 1, 2)

@@ -1,0 +1,96 @@
+"""How norms freeze: batch norms go into the constants before them, others become torch's own."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from coattend.export.rules import freeze_layer
+from coattend.export.value import Fold, Value
+from coattend.nn import GroupBatchNorm2d, GroupGroupNorm2d, GroupInstanceNorm2d, GroupLayerNorm2d
+
+if TYPE_CHECKING:
+    from coattend.export.graph import Builder
+
+
+@freeze_layer.register(nn.BatchNorm2d)
+@freeze_layer.register(nn.BatchNorm3d)
+@freeze_layer.register(GroupBatchNorm2d)
+def freeze_batch_norm(layer: _BatchNorm, builder: Builder, name: str, value: Value) -> Value:
+    """Fold the norm into the convolution and attention before it if no other node reads those."""
+    if layer.running_mean is None or layer.running_var is None:
+        raise ValueError(
+            f"freeze cannot fix the norm {name}: it has no running statistics and uses those of each batch; build it "
+            "with track_running_stats=True."
+        )
+    scale, shift = _scale_and_shift(layer, layer.running_mean, layer.running_var)
+    if value.fold is not None and value.fold.admits(scale):
+        return _fold(builder, name, value, value.fold, scale, shift)
+    if value.poses is None:
+        kind = nn.BatchNorm3d if isinstance(layer, GroupBatchNorm2d) else type(layer)
+        return Value(builder.module(name, _batch_norm(kind, layer, 1), value.node), owned=True)
+    norm = _batch_norm(nn.BatchNorm2d, layer, value.poses)
+    return Value(builder.module(name, norm, value.node), value.poses, owned=True)
+
+
+@freeze_layer.register(GroupInstanceNorm2d)
+def freeze_instance_norm(layer: GroupInstanceNorm2d, builder: Builder, name: str, value: Value) -> Value:
+    """Normalize each channel over poses and positions."""
+    settings: dict[str, Any] = {key: getattr(layer, key) for key in ("eps", "affine", "track_running_stats")}
+    norm = nn.InstanceNorm3d(layer.num_features, **settings)
+    norm.load_state_dict(layer.state_dict())
+    return Value(builder.module(name, norm.eval(), builder.original(value)), owned=True)
+
+
+@freeze_layer.register(GroupGroupNorm2d)
+def freeze_group_norm(layer: GroupGroupNorm2d, builder: Builder, name: str, value: Value) -> Value:
+    """Normalize blocks of channels over poses and positions."""
+    norm = nn.GroupNorm(layer.num_groups, layer.num_channels, layer.eps, layer.affine)
+    norm.load_state_dict(layer.state_dict())
+    return Value(builder.module(name, norm, builder.original(value)), owned=True)
+
+
+@freeze_layer.register(GroupLayerNorm2d)
+def freeze_layer_norm(layer: GroupLayerNorm2d, builder: Builder, name: str, value: Value) -> Value:
+    """Normalize each position over channels and poses."""
+    x = builder.original(value)
+    moments = builder.call(torch.var_mean, x, (1, 2), correction=0, keepdim=True)
+    variance, mean = (builder.call(operator.getitem, moments, number) for number in (0, 1))
+    centred = builder.call(torch.sub, x, mean)
+    y = builder.call(torch.mul, centred, builder.call(torch.rsqrt, builder.call(torch.add, variance, layer.eps)))
+    if layer.weight is not None and layer.bias is not None:
+        weight, bias = (
+            builder.tensor(f"{name}.{key}", parameter.detach().clone()[:, None, None, None])
+            for key, parameter in (("weight", layer.weight), ("bias", layer.bias))
+        )
+        y = builder.call(torch.addcmul, bias, y, weight)
+    return Value(y, owned=True)
+
+
+def _fold(builder: Builder, name: str, value: Value, fold: Fold, scale: Tensor, shift: Tensor) -> Value:
+    remainder = fold.apply(scale, shift)
+    if remainder is None:
+        return Value(value.node, value.poses, None if fold.matrices else fold, owned=True)
+    offset = remainder.repeat_interleave(value.poses or 1)[:, None, None].to(fold.conv.weight.dtype)
+    node = builder.inplace("add_", value.node, builder.tensor(f"{name}.shift", offset))
+    return Value(node, value.poses, owned=True)
+
+
+def _scale_and_shift(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the norm as ``scale * x + shift`` per channel, in float64."""
+    scale = torch.rsqrt(variance.double() + norm.eps)
+    if norm.affine:
+        scale = scale * norm.weight.double()
+    shift = -mean.double() * scale
+    return scale.detach(), (shift + norm.bias.double() if norm.affine else shift).detach()
+
+
+def _batch_norm(kind: type[_BatchNorm], layer: _BatchNorm, poses: int) -> nn.Module:
+    norm = kind(layer.num_features * poses, layer.eps, affine=layer.affine)
+    state = {key: t.repeat_interleave(poses) if t.ndim else t for key, t in layer.state_dict().items()}
+    norm.to(next(t for t in state.values() if t.ndim)).load_state_dict(state)
+    return norm.eval()
