@@ -108,7 +108,7 @@ class PoseAttention(TabledModule):
     def freeze(self, builder: Any, value: Any) -> Any:
         """Add the layer to the graph of a frozen network, by default the operations that it executes.
 
-        ``builder`` is a :class:`coattend.export.builder.Builder`, ``value`` the input, a ``Value`` of the same module;
+        ``builder`` is a :class:`coattend.export.graph.Builder`, ``value`` the input, a ``Value`` of ``export.value``;
         returns the output, a ``Value``.
         """
         return builder.traced(self, value)
