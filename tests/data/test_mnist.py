@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 
 from coattend.data import DataError, Dataset, load_data, mnist
-from tests.data import stand_ins
+from tests.data import fakes
 
 
 def check(data: Dataset) -> None:
-    images, labels = stand_ins.digits("train")
+    images, labels = fakes.digits("train")
     assert [len(part) for part in data.splits().values()] == [50, 10, 20]
     assert np.array_equal(data.train_and_valid().images.numpy()[:, 0], images)
     assert np.array_equal(data.train_and_valid().labels.numpy(), labels)
-    assert np.array_equal(data.test.images.numpy()[:, 0], stand_ins.digits("test")[0])
+    assert np.array_equal(data.test.images.numpy()[:, 0], fakes.digits("test")[0])
     assert data.provenance.startswith("original")
 
 
 @pytest.mark.parametrize("sub", ["", "mnist", "MNIST/raw"])
 @pytest.mark.parametrize("packed", [True, False])
 def test_idx_files_in_the_folder_are_read_and_kept(folder: Path, sub: str, packed: bool) -> None:
-    stand_ins.write_idx(folder / sub, packed=packed)
+    fakes.write_idx(folder / sub, packed=packed)
     check(load_data("mnist"))
     for path in (folder / sub).glob("*ubyte*"):
         path.unlink()
@@ -30,12 +30,12 @@ def test_idx_files_in_the_folder_are_read_and_kept(folder: Path, sub: str, packe
 
 
 def test_csv_files_and_the_wheel_are_read(folder: Path) -> None:
-    stand_ins.write_wheel(folder / mnist.WHEEL)
+    fakes.write_wheel(folder / mnist.WHEEL)
     check(load_data("mnist"))
     (folder / mnist.WHEEL).unlink()
     (folder / "mnist" / "original.npz").unlink()
     for half, name in mnist.CSV_NAMES.items():
-        (folder / name).write_bytes(stand_ins.csv_text(half))
+        (folder / name).write_bytes(fakes.csv_text(half))
     check(load_data("mnist"))
 
 
@@ -48,7 +48,7 @@ def refused(folder: Path, message: str) -> None:
 
 
 def test_truncated_files_are_refused(folder: Path) -> None:
-    stand_ins.write_idx(folder)
+    fakes.write_idx(folder)
     path = folder / "train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[:-200])
@@ -62,7 +62,7 @@ def test_truncated_files_are_refused(folder: Path) -> None:
 
 
 def test_a_flipped_bit_a_wrong_label_and_swapped_files_are_refused(folder: Path) -> None:
-    stand_ins.write_idx(folder, packed=False)
+    fakes.write_idx(folder, packed=False)
     images, labels = folder / "train-images-idx3-ubyte", folder / "train-labels-idx1-ubyte"
     whole = images.read_bytes()
     images.write_bytes(whole[:5000] + bytes((whole[5000] ^ 1,)) + whole[5001:])
@@ -78,15 +78,15 @@ def test_a_flipped_bit_a_wrong_label_and_swapped_files_are_refused(folder: Path)
 
 
 def test_a_wheel_of_another_shape_is_refused(folder: Path) -> None:
-    stand_ins.write_wheel(folder / mnist.WHEEL)
-    good = stand_ins.csv_text
+    fakes.write_wheel(folder / mnist.WHEEL)
+    good = fakes.csv_text
 
     def wheel(text: bytes) -> None:
-        stand_ins.csv_text = lambda half: text  # type: ignore[assignment]
+        fakes.csv_text = lambda half: text  # type: ignore[assignment]
         try:
-            stand_ins.write_wheel(folder / mnist.WHEEL)
+            fakes.write_wheel(folder / mnist.WHEEL)
         finally:
-            stand_ins.csv_text = good
+            fakes.csv_text = good
 
     wheel(b"label,a\n1,2\n")
     refused(folder, "expected a CSV of 785 columns .* got rows of 2 numbers")
@@ -112,6 +112,6 @@ def test_a_wheel_of_another_shape_is_refused(folder: Path) -> None:
     ],
 )
 def test_an_idx_file_with_a_wrong_header_is_refused(folder: Path, content: bytes) -> None:
-    stand_ins.write_idx(folder, packed=False)
+    fakes.write_idx(folder, packed=False)
     (folder / "train-images-idx3-ubyte").write_bytes(content)
     refused(folder, "expected an idx file of bytes with 3 axes")

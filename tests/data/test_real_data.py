@@ -8,7 +8,7 @@ import torch
 from coattend.data import Dataset, available, load_data, make_preprocessing, rotated_mnist
 from coattend.data.catalog import MINI_SEED, MINI_SIZES
 from coattend.data.mnist import whole_pool
-from coattend.data.storage import sha256
+from coattend.data.store import sha256
 
 DIGESTS = ["5f01441a578c0348", "99da3e4cbf0eeff4", "afecca42d0f76642"]
 

@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from coattend.data import DataError, Split, load_data, rotated_mnist
-from coattend.data.spline import turned
-from tests.data import stand_ins
+from coattend.data.rotated_mnist import turned
+from tests.data import fakes
 
 ndimage = pytest.importorskip("scipy.ndimage")
 
 
 def pool() -> Split:
-    images, labels = stand_ins.digits("train")
+    images, labels = fakes.digits("train")
     return Split(torch.from_numpy(images[:, None]), torch.from_numpy(labels).long())
 
 
 def test_turning_agrees_with_scipy_splines() -> None:
-    images, _ = stand_ins.digits("train")
+    images, _ = fakes.digits("train")
     degrees = np.random.RandomState(0).uniform(0, 360, len(images))
     expected = [
         ndimage.rotate(image.astype(float), angle, reshape=False, order=3, mode="grid-constant")
@@ -32,7 +32,7 @@ def test_turning_agrees_with_scipy_splines() -> None:
 
 
 def test_quarter_turns_are_exact_and_whole_turns_change_nothing() -> None:
-    images, _ = stand_ins.digits("train")
+    images, _ = fakes.digits("train")
     for k in range(-4, 9):
         assert np.array_equal(turned(images, np.full(60, 90.0 * k)), np.rot90(images, k, (1, 2)))
     with pytest.raises(ValueError, match="expects uint8 images"):
@@ -59,16 +59,16 @@ def test_each_digit_is_an_original_turned_once_by_a_uniform_angle() -> None:
     data = rotated_mnist.generate(pool(), (40, 10, 10), seed=7)
     drawn = np.random.RandomState(7)
     chosen, degrees = drawn.permutation(60), drawn.uniform(0, 360, 60)
-    expected = turned(stand_ins.digits("train")[0][chosen], degrees)
+    expected = turned(fakes.digits("train")[0][chosen], degrees)
     assert np.array_equal(torch.cat([p.images for p in data.splits().values()]).numpy()[:, 0], expected)
 
 
 @pytest.mark.parametrize("sub", ["", "rotated-mnist", "mnist_rotation_new"])
 def test_original_files_are_read(folder: Path, sub: str) -> None:
-    stand_ins.write_amat(folder / sub)
+    fakes.write_amat(folder / sub)
     for _ in range(2):  # parsed, then from what was kept
         data = load_data("rotated-mnist")
-        images, labels = stand_ins.digits("train")
+        images, labels = fakes.digits("train")
         assert np.array_equal(data.train_and_valid().images.numpy()[:, 0], images[:50])
         assert np.array_equal(data.test.labels.numpy(), labels[:30])
         assert [len(part) for part in data.splits().values()] == [40, 10, 30]
@@ -76,7 +76,7 @@ def test_original_files_are_read(folder: Path, sub: str) -> None:
 
 
 def write_zip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    stand_ins.write_amat(folder)
+    fakes.write_amat(folder)
     path = folder / rotated_mnist.ARCHIVE
     with zipfile.ZipFile(path, "w") as archive:
         for name in (rotated_mnist.TRAINING_FILE, rotated_mnist.TEST_FILE):
@@ -98,11 +98,11 @@ def test_the_archive_is_read_and_its_checksum_held(folder: Path, monkeypatch: py
 
 
 def test_original_files_take_precedence_over_generated_ones(folder: Path) -> None:
-    from coattend.data.storage import save_dataset
+    from coattend.data.store import save_dataset
 
     save_dataset(rotated_mnist.generate(pool(), (40, 10, 10), 1), folder / "rotated-mnist" / "generated.npz")
     assert load_data("rotated-mnist").provenance.startswith("generated from MNIST (seed 1)")
-    stand_ins.write_amat(folder)
+    fakes.write_amat(folder)
     assert load_data("rotated-mnist").provenance.startswith("original")
 
 
@@ -123,7 +123,7 @@ def test_original_files_take_precedence_over_generated_ones(folder: Path) -> Non
     ],
 )
 def test_damaged_original_files_are_refused(folder: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
-    stand_ins.write_amat(folder)
+    fakes.write_amat(folder)
     path = folder / rotated_mnist.TRAINING_FILE
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(DataError, match=message):
@@ -132,7 +132,7 @@ def test_damaged_original_files_are_refused(folder: Path, change, message: str) 
 
 
 def test_one_of_the_two_files_is_not_enough(folder: Path) -> None:
-    stand_ins.write_amat(folder)
+    fakes.write_amat(folder)
     (folder / rotated_mnist.TEST_FILE).unlink()
     with pytest.raises(DataError, match="holds mnist_all_rotation_normalized_float_train_valid.amat alone"):
         load_data("rotated-mnist")
@@ -153,7 +153,7 @@ def test_an_altered_archive_is_not_unpacked(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_a_file_without_lines_is_not_read_to_its_end(folder: Path) -> None:
-    stand_ins.write_amat(folder)
+    fakes.write_amat(folder)
     with open(folder / rotated_mnist.TRAINING_FILE, "wb") as file:
         file.truncate(6 << 30)
     with pytest.raises(DataError, match="expected rows of 785 numbers, got a line of 25,120 bytes or more"):

@@ -13,7 +13,7 @@ import torch
 import coattend as ca
 from coattend.cli import main
 from coattend.data import load_data, make_preprocessing
-from coattend.data.fitting import Fit
+from coattend.data.images import Fit
 from coattend.models.classifier import Classifier
 from coattend.train import RunError, load_trained
 from coattend.train.evaluate import evaluate_classifier as evaluated
@@ -178,7 +178,7 @@ def test_predict_says_that_it_scaled(
 
 
 def test_turned_copies_of_an_oblong_image_get_the_same_answer(run: Path, tmp_path: Path) -> None:
-    from coattend.data.fitting import fitted
+    from coattend.data.images import fitted
 
     trained = load_trained(run)
     oblong = torch.from_numpy(np.random.RandomState(3).randint(0, 256, (1, 1, 31, 38)).astype(np.uint8))

@@ -12,4 +12,4 @@ from coattend.data.loading import available as available
 from coattend.data.loading import load_data as load_data
 from coattend.data.preprocessing import Preprocessing as Preprocessing
 from coattend.data.preprocessing import make_preprocessing as make_preprocessing
-from coattend.data.storage import data_folder as data_folder
+from coattend.data.store import data_folder as data_folder

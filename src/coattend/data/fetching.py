@@ -12,9 +12,9 @@ from coattend._files import remove_unfinished
 from coattend.data import rotated_mnist
 from coattend.data.catalog import ENTRIES, MINI, MINI_FILE, Entry, get_entry
 from coattend.data.dataset import DataError, Dataset
-from coattend.data.download import PART, Progress, SourceError
 from coattend.data.mnist import whole_pool
-from coattend.data.storage import data_folder, read_dataset, save_dataset
+from coattend.data.sources import PART, Progress, SourceError
+from coattend.data.store import data_folder, read_dataset, save_dataset
 
 
 def fetch(name: str, folder: Path | None = None, *, progress: Progress | None = None) -> Path:

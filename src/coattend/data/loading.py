@@ -9,9 +9,9 @@ from pathlib import Path
 
 from coattend.data.catalog import ENTRIES, MINI, MINI_FILE, MINI_SIZES, Entry, unknown
 from coattend.data.dataset import DataError, Dataset, Split
-from coattend.data.fitting import Fit, fitted_dataset
-from coattend.data.own_images import read_own_images
-from coattend.data.storage import data_folder, read_dataset, save_dataset, stored_provenance
+from coattend.data.images import Fit, fitted_dataset
+from coattend.data.store import data_folder, read_dataset, save_dataset, stored_provenance
+from coattend.data.user_images import read_own_images
 
 
 @dataclass(frozen=True)

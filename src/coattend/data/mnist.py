@@ -6,18 +6,17 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from coattend.data.archives import read_members
 from coattend.data.dataset import DataError, Dataset, Split
-from coattend.data.number_tables import read_table
-from coattend.data.storage import as_tensor, sha256
+from coattend.data.store import as_tensor, sha256
 
 Bytes = NDArray[np.uint8]
 CLASSES = tuple("0123456789")
@@ -170,3 +169,31 @@ def _verified(half: str, images: Bytes, labels: Bytes, path: Path) -> tuple[Byte
                 "the file is damaged or altered, replace it."
             )
     return images[:, None], labels
+
+
+NUMBER = 32  # characters, with the separator
+
+
+def read_table(
+    stream: IO[bytes], columns: int, most_rows: int, dtype: DTypeLike, separator: str | None = None
+) -> NDArray[Any]:
+    """Rows of ``columns`` numbers, up to one more than ``most_rows``; raises ValueError for anything else."""
+    return np.loadtxt(
+        _lines(stream, columns, separator), dtype=dtype, delimiter=separator, max_rows=most_rows + 1, ndmin=2
+    )
+
+
+def _lines(stream: IO[bytes], columns: int, separator: str | None) -> Iterator[str]:
+    """Each line, the first of them counted; loadtxt holds the others to it."""
+    longest, counted = NUMBER * columns, False
+    while line := stream.readline(longest):
+        if len(line) == longest:
+            raise ValueError(f"a line of {longest:,} bytes or more")
+        text = line.decode("latin-1")
+        if not counted and text.strip():
+            found, counted = len(text.split(separator)), True
+            if found != columns:
+                raise ValueError(f"rows of {found:,} numbers")
+        yield text
+    if not counted:
+        raise ValueError("no rows")

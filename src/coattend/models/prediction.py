@@ -11,8 +11,7 @@ from pathlib import Path
 
 from coattend._files import write_atomically
 from coattend.data import DataError
-from coattend.data.fitting import fitted, recoloured
-from coattend.data.image_files import read_image, sorted_images
+from coattend.data.images import fitted, read_image, recoloured, sorted_images
 from coattend.models.classifier import Classifier, Prediction
 from coattend.models.records import RunError
 

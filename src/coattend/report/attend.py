@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from coattend._files import make_folder
-from coattend.data.fitting import Fit, fitted, recoloured
-from coattend.data.image_files import read_image
+from coattend.data.images import Fit, fitted, read_image, recoloured
 from coattend.groups import FiniteGroup
 from coattend.models import network_name
 from coattend.models.classifier import Classifier, load_trained

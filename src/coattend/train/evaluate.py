@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from coattend.data import load_data
-from coattend.data.fitting import recoloured
+from coattend.data.images import recoloured
 from coattend.data.loading import HeldOut, load_held_out
 from coattend.equivariance import equivariance_error
 from coattend.groups import FiniteGroup, get_group

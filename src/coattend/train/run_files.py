@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coattend.data.storage import opened_npz
+from coattend.data.store import opened_npz
 from coattend.models.records import (
     COUNT,
     FINITE,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coattend.data.download import SourceError, download
+from coattend.data.sources import SourceError, download
 from tests.data.local_server import LocalServer
 
 CONTENT = bytes(range(256)) * 4000
@@ -87,7 +87,7 @@ def test_a_killed_download_leaves_no_file_and_is_resumed(server: LocalServer, tm
     server.pause = 0.02
     code = (
         "import sys, pathlib\n"
-        "from coattend.data.download import download\n"
+        "from coattend.data.sources import download\n"
         "download(sys.argv[1], pathlib.Path(sys.argv[2]), lambda *step: print(*step, flush=True), 10**7)\n"
     )
     path = tmp_path / "file"
@@ -156,7 +156,7 @@ def test_a_file_that_announces_too_many_bytes_is_not_fetched(server: LocalServer
 
 
 def test_a_connection_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coattend.data.download.PATIENCE", 0.3)
+    monkeypatch.setattr("coattend.data.sources.PATIENCE", 0.3)
     server = OddServer(b"Content-Length: 1000000\r\n", b"x", pause=0.02)
     started = time.monotonic()
     with pytest.raises(SourceError, match="it brought .* bytes in"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coattend.data import DataError, load_data
-from coattend.data.fitting import Fit, chosen_size, fitted
+from coattend.data.images import Fit, chosen_size, fitted
 from coattend.data.loading import load_held_out
 
 Image = pytest.importorskip("PIL.Image")
@@ -147,7 +147,7 @@ def test_every_bad_file_is_in_one_message(classes: Path) -> None:
 
 
 def test_small_files_do_not_decide_how_much_memory_is_taken(classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coattend.data.image_folders.UNPACKED", 10_000)
+    monkeypatch.setattr("coattend.data.image_folder.UNPACKED", 10_000)
     assert load_data(classes).image_shape == (3, 20, 20)  # random pixels fill their files
     for path in classes.rglob("*.[pP][nN][gG]"):
         write(path, np.zeros((200, 200, 3), np.uint8), optimize=True)

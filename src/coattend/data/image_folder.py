@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from coattend.data.dataset import DataError, Split
-from coattend.data.fitting import Fit, check_fit, chosen_size, fitted, recoloured
-from coattend.data.image_files import image_size, read_image, sorted_images
-from coattend.data.storage import PACKED, UNPACKED
+from coattend.data.images import Fit, check_fit, chosen_size, fitted, image_size, read_image, recoloured, sorted_images
+from coattend.data.store import PACKED, UNPACKED
 
 SPLIT_FOLDERS = {
     "train": "train",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coattend.data import DataError, Dataset, Split, data_folder, load_data
-from coattend.data.storage import read_dataset, save_dataset, stored_provenance
+from coattend.data.store import read_dataset, save_dataset, stored_provenance
 
 
 def dataset(seed: int = 0) -> Dataset:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from coattend.data import DataError
-from coattend.data.fitting import fitted
-from coattend.data.image_files import image_size, read_image
+from coattend.data.images import fitted, image_size, read_image
 
 Image = pytest.importorskip("PIL.Image")
 
