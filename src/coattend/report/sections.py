@@ -1,188 +1,265 @@
-"""The content of each part of a report, as plain values for the page."""
+"""The sections of a report that need a network and its data: what is measured, and its figures."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from coattend.groups import FiniteGroup
-from coattend.report.envelope import Envelope
-from coattend.report.runs import Contest, Contestant, Run
-from coattend.report.views import pose_name
-from coattend.train.recipe import FIELDS
-
-PROTOCOLS = {"valid": "of the epoch chosen on the validation images", "last": "of the last epoch"}
-ERROR_COLUMNS = (
-    ("mean", "error, %"),
-    ("difference", "against the first"),
-    ("interval", "95% interval"),
-    ("verdict", "verdict"),
-    ("parameters", "parameters"),
-    ("seconds", "s / epoch"),
-    ("seeds", "number of seeds"),
-    ("errors", "error by seed, %"),
+from coattend.data import Dataset
+from coattend.equivariance import equivariance_error
+from coattend.models.classifier import Classifier
+from coattend.report.attend import look
+from coattend.report.curves import (
+    affordable_images,
+    angle_figure,
+    error_by_angle,
+    is_logarithmic,
+    learning_figure,
+    repeats,
 )
-ANGLE_COLUMNS = (("images", "images"), ("least", "least, %"), ("mean", "mean, %"), ("most", "most, %"))
-MOST_CLASSES = 20
-SHORT = 3  # characters of a class name that fit above a column
-WORST = 3
+from coattend.report.envelope import Envelope, co_occurrence, envelope_figure
+from coattend.report.matrix_figure import attention_layers, matrices_figure
+from coattend.report.runs import Contest, Run
+from coattend.report.style import inline_svg, save
+from coattend.report.tables import (
+    AngleLine,
+    ConfusionMatrix,
+    EnvelopeTable,
+    EquivarianceTable,
+    angle_line,
+    confusion_matrix,
+    envelope_table,
+    equivariance_table,
+)
+from coattend.report.views import posing_group
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+EQUIVARIANCE_IMAGES = 4
+ENVELOPE_IMAGES = 100
+MEASURES = {"valid_accuracy": "validation error in percent", "train_loss": "training loss"}
 
 
-def error_table(contest: Contest) -> dict[str, Any]:
-    """Errors of every network, its difference from the first, and how sure that is."""
-    rows = [contestant.row for contestant in contest.contestants if contestant.row is not None]
-    chosen = " and ".join(PROTOCOLS[p] for p in sorted({row.protocol for row in rows}))
-    methods = sorted({row.against_first.method for row in rows if row.against_first is not None})
-    explanation = f"Test error {chosen}. " if rows else "No run is finished yet. "
-    if methods:
-        explanation += (
-            f"Differences in percentage points against {contest.contestants[0].model}: {'; '.join(methods)}. "
+@dataclass(frozen=True)
+class PicturedNetwork:
+    """A trained network that the report draws, with the data it was trained on."""
+
+    run: Run
+    trained: Classifier
+    data: Dataset
+
+    @property
+    def model(self) -> str:
+        """The network's name."""
+        return self.run.model
+
+
+class Gallery:
+    """The figures of a page under names that differ; each is also saved into a folder if there is one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.names: set[str] = set()
+
+    def add(self, figure: Figure, name: str, description: str) -> Markup:
+        """Return a figure as an element of the page."""
+        from markupsafe import Markup
+
+        unique, number = name, 2
+        while unique in self.names:
+            unique, number = f"{name}_{number}", number + 1
+        self.names.add(unique)
+        if self.folder is not None:
+            save(figure, self.folder / unique)
+        return Markup(inline_svg(figure, unique, description))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure with the sentence below it."""
+
+    svg: Markup
+    caption: str
+
+
+@dataclass(frozen=True)
+class LearningSection:
+    """The learning curves of one contest."""
+
+    name: str
+    charts: tuple[Chart, ...]
+
+
+def learning_section(contest: Contest, gallery: Gallery) -> LearningSection:
+    """Draw validation error and training loss of every run of a contest."""
+    histories = {contestant.model: [run.history for run in contestant.runs] for contestant in contest.contestants}
+    charts = []
+    for measure, label in MEASURES.items():
+        scale = "logarithmic" if is_logarithmic(histories, measure) else "linear"
+        svg = gallery.add(learning_figure(histories, measure, label), f"learning_{measure}", f"{label} by epoch")
+        charts.append(Chart(svg, f"{label.capitalize()} after each epoch; one line per run, {scale} scale."))
+    return LearningSection(f"{contest.data}, recipe {contest.recipe}", tuple(charts))
+
+
+def confusion_matrices(
+    contests: Sequence[Contest], networks: Sequence[PicturedNetwork], notes: list[str]
+) -> list[ConfusionMatrix]:
+    """Count the predictions of every network whose class names are known; a note says why one is left out."""
+    classes = {network.run.folder.path: network.trained.classes for network in networks}
+    matrices = []
+    for contestant in (contestant for contest in contests for contestant in contest.contestants):
+        names = next((classes[run.folder.path] for run in contestant.runs if run.folder.path in classes), None)
+        predictions = [run.predictions for run in contestant.runs if run.predictions is not None]
+        if names is None or not predictions:
+            continue
+        if max(int(array.max()) for pair in predictions for array in pair) >= len(names):
+            notes.append(f"{contestant.model}: no confusion matrix, because predictions.npz has other classes.")
+            continue
+        matrices.append(confusion_matrix(contestant.model, predictions, names))
+    return matrices
+
+
+@dataclass(frozen=True)
+class AngleSection:
+    """The error of networks by the angle of the input, on one dataset."""
+
+    data: str
+    chart: Chart
+    lines: tuple[AngleLine, ...]
+
+
+def angle_sections(networks: Sequence[PicturedNetwork], gallery: Gallery) -> list[AngleSection]:
+    """Measure and draw the error by angle, with one section per dataset."""
+    by_data: dict[str, list[PicturedNetwork]] = {}
+    for network in networks:
+        by_data.setdefault(network.data.name, []).append(network)
+    sections = []
+    for data, members in by_data.items():
+        test = members[0].data.test
+        images = min(len(test), *(affordable_images(member.trained, len(networks)) for member in members))
+        errors = {
+            member.model: error_by_angle(member.trained, member.data.test.images[:images], test.labels[:images])
+            for member in members
+        }
+        svg = gallery.add(angle_figure(errors), "angles", "test error by angle of the input")
+        exact = [member.model for member in members if repeats(member.trained)]
+        lines = tuple(angle_line(model, images, values) for model, values in errors.items())
+        sections.append(AngleSection(data, Chart(svg, _angle_caption(images, exact)), lines))
+    return sections
+
+
+def _angle_caption(images: int, exact: Sequence[str]) -> str:
+    caption = f"On the first {images} test images, to be done in seconds; one image is {100 / images:.1f} percent."
+    if exact:
+        caption += (
+            f" Quarter turns leave the logits of {' and '.join(exact)} as they are (next section), so 0° to 85° "
+            "were measured and repeated."
         )
-    if any("bootstrap" in method for method in methods):
-        explanation += "An interval from one seed does not contain the spread over seeds. "
-    explanation += f"Data: {contest.provenance}."
-    return {
-        "data": contest.data,
-        "recipe": contest.recipe,
-        "lines": [_error_line(contestant) for contestant in contest.contestants],
-        "explanation": explanation,
-    }
+    return caption
 
 
-def _error_line(contestant: Contestant) -> dict[str, Any]:
-    finished = [run.seed for run in contestant.runs if run.result is not None]
-    parameters = f"{contestant.runs[0].description['parameters']:,}"
-    line = dict.fromkeys(("seconds", "errors", "difference", "interval", "verdict"), "")
-    line |= {"model": contestant.model, "parameters": parameters, "seeds": str(len(finished)), "mean": "unfinished"}
-    if (row := contestant.row) is None:
-        return line
-    spread = "" if row.spread is None else f" ± {row.spread:.2f}"
-    line |= {
-        "seconds": f"{row.seconds_per_epoch:.1f}",
-        "errors": ", ".join(f"{error:.2f} (seed {seed})" for seed, error in zip(finished, row.errors, strict=True)),
-        "mean": f"{row.mean:.2f}{spread}",
-    }
-    if (delta := row.against_first) is not None:
-        line |= {
-            "difference": f"{delta.mean:+.2f}",
-            "interval": f"{delta.low:+.2f} to {delta.high:+.2f}",
-            "verdict": delta.verdict,
-        }
-    return line
+def equivariance_section(network: PicturedNetwork) -> EquivarianceTable:
+    """Measure the equivariance of a network in double precision on a few test images."""
+    trained = network.trained
+    group = posing_group(trained.network.group)
+    images = trained.preprocessing(network.data.test.images[:EQUIVARIANCE_IMAGES]).double()
+    errors = equivariance_error(copy.deepcopy(trained.network).double(), images, group)
+    return equivariance_table(network.run, group, errors)
 
 
-def confusion(
-    model: str, kept: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], classes: Sequence[str]
-) -> dict[str, Any]:
-    """Counts of true against predicted class over all finished seeds."""
-    count = len(classes)
-    table = np.zeros((count, count), dtype=np.int64)
-    for labels, said in kept:
-        np.add.at(table, (labels, said), 1)
-    shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-    wrong = table * (1 - np.eye(count, dtype=np.int64))
-    worst = [divmod(int(i), count) for i in np.argsort(-wrong, axis=None, kind="stable")[:WORST]]
-    short = all(len(name) <= SHORT for name in classes)
-    rows = [
-        {
-            "name": name,
-            "number": "" if short else str(i + 1),
-            "cells": [
-                {"count": int(table[i, j]), "share": round(float(shares[i, j]), 3), "right": i == j}
-                for j in range(count)
-            ],
-        }
-        for i, name in enumerate(classes)
+@dataclass(frozen=True)
+class AttentionSection:
+    """Pictures of some layers of one network."""
+
+    model: str
+    remark: str
+    pictures: tuple[Markup, ...]
+
+
+def attention_section(network: PicturedNetwork, gallery: Gallery) -> AttentionSection:
+    """Draw the first and the middle attention layer on the first test image; without attention the first layer."""
+    seen = look(network.trained, network.data.test.images[0])
+    attentive = bool(attention_layers(network.trained.network))
+    layers = sorted({0, len(seen.views) // 2}) if attentive else [0]
+    content = "masks" if attentive else "responses"
+    pictures = tuple(
+        gallery.add(
+            seen.figure(layer),
+            f"attention_{_file_name(network.model)}_layer{layer + 1}",
+            f"{content} of layer {layer + 1} of {network.model} for an image in all poses, and brought back to the "
+            "first",
+        )
+        for layer in layers
+    )
+    remark = "" if attentive else "This network has no attention; its responses are shown."
+    return AttentionSection(network.model, remark, pictures)
+
+
+@dataclass(frozen=True)
+class MatrixSection:
+    """The learned matrices of one network."""
+
+    model: str
+    svg: Markup
+
+
+def matrix_sections(networks: Sequence[PicturedNetwork], gallery: Gallery) -> list[MatrixSection]:
+    """Draw the matrices of every network that has some."""
+    return [
+        MatrixSection(
+            network.model,
+            gallery.add(
+                matrices_figure(network.trained.network),
+                f"matrices_{_file_name(network.model)}",
+                f"learned attention matrices of {network.model}, layer by layer",
+            ),
+        )
+        for network in networks
+        if attention_layers(network.trained.network)
     ]
-    return {
-        "model": model,
-        "rows": rows if count <= MOST_CLASSES else [],
-        "worst": ", ".join(f"{classes[i]} classified as {classes[j]} ({wrong[i, j]})" for i, j in worst if wrong[i, j]),
-    }
 
 
-def angle_line(model: str, images: int, errors: Sequence[float]) -> dict[str, str]:
-    """The extremes of a curve."""
-    return {
-        "model": model,
-        "images": str(images),
-        "least": f"{min(errors):.1f}",
-        "mean": f"{np.mean(errors):.1f}",
-        "most": f"{max(errors):.1f}",
-    }
+@dataclass(frozen=True)
+class EnvelopeSection:
+    """The envelopes of networks on the same datasets: one figure, and a table for each network and dataset."""
+
+    svg: Markup
+    tables: tuple[EnvelopeTable, ...]
 
 
-def equivariance_line(run: Run, group: FiniteGroup, errors: Mapping[int, float]) -> dict[str, Any]:
-    """The error of every element, and what the run recorded itself."""
-    recorded = None if run.result is None else run.result["equivariance_error"]
-    return {
-        "model": run.model,
-        "group": group.name,
-        "elements": [{"name": group.describe(g), "error": f"{error:.1e}"} for g, error in errors.items()],
-        "recorded": "not recorded" if recorded is None else f"{recorded:.1e}",
-    }
+def envelope_sections(
+    networks: Sequence[PicturedNetwork], datasets: Mapping[Path, Sequence[Dataset]], gallery: Gallery
+) -> list[EnvelopeSection]:
+    """Measure and draw envelopes on the datasets of each run's folder, by default on the one it was trained on."""
+    by_data: dict[tuple[str, ...], dict[str, dict[str, dict[str, Envelope]]]] = {}
+    for network in networks:
+        if network.trained.network.group.order == 1:
+            continue
+        envelopes = {
+            data.name: co_occurrence(
+                network.trained.network, network.trained.preprocessing(data.test.images[:ENVELOPE_IMAGES])
+            )
+            for data in datasets[network.run.folder.path] or [network.data]
+        }
+        rows = by_data.setdefault(tuple(envelopes), {})
+        name = network.model if network.model not in rows else f"{network.model} ({network.run.recipe['name']})"
+        rows[name] = envelopes
+    sections = []
+    for names, rows in by_data.items():
+        description = f"envelopes of {', '.join(rows)} on {', '.join(names)}"
+        tables = tuple(
+            envelope_table(model, name, envelopes)
+            for model, datasets_of_model in rows.items()
+            for name, envelopes in datasets_of_model.items()
+        )
+        sections.append(EnvelopeSection(gallery.add(envelope_figure(rows), "envelopes", description), tables))
+    return sections
 
 
-def envelope_table(model: str, data: str, envelopes: Mapping[str, Envelope]) -> dict[str, Any]:
-    """Attention and responses by relative pose: one row per layer, and one per channel."""
-    group = next(iter(envelopes.values())).group
-
-    def cells(attention: np.ndarray, responses: np.ndarray) -> list[dict[str, str]]:
-        return [{"attention": f"{a:.3f}", "responses": f"{r:.3f}"} for a, r in zip(attention, responses, strict=True)]
-
-    return {
-        "model": model,
-        "data": data,
-        "poses": [pose_name(group, t) for t in group.elements],
-        "rows": [
-            {"name": f"{place}  {name}", "cells": cells(e.mean(e.attention), e.mean(e.responses))}
-            for place, (name, e) in enumerate(envelopes.items(), start=1)
-        ],
-        "channels": [
-            {"name": f"layer {place}, {channel}", "cells": cells(e.attention[c], e.responses[c])}
-            for place, e in enumerate(envelopes.values(), start=1)
-            for c, channel in enumerate(e.channel_names)
-        ],
-    }
-
-
-def recipe_part(contest: Contest) -> dict[str, Any]:
-    """Fields, commands and versions of a contest."""
-    runs = [run for contestant in contest.contestants for run in contestant.runs]
-    versions = runs[0].description["versions"]
-    return {
-        "data": contest.data,
-        "name": contest.recipe,
-        "provenance": contest.provenance,
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "commands": [run.command() for run in runs],
-        "fields": [(key, _field(value)) for key, value in runs[0].recipe.items() if key in FIELDS],
-    }
-
-
-def _field(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
-
-
-def summary(contests: Sequence[Contest], runs: int) -> str:
-    """The outcome in one or two sentences."""
-    networks = {contestant.model for contest in contests for contestant in contest.contestants}
-    data = sorted({Path(contest.data).name for contest in contests})
-    many = "run" if runs == 1 else "runs"
-    text = f"{runs} {many} of {len(networks)} network{'s' if len(networks) > 1 else ''} on {', '.join(data)}."
-    for contest in contests:
-        first = contest.contestants[0]
-        for contestant in contest.contestants[1:]:
-            delta = contestant.row.against_first if contestant.row is not None else None
-            if delta is not None and len(contests) == 1:
-                text += (
-                    f" Against {first.model}, {contestant.model} is {delta.verdict}: "
-                    f"{delta.mean:+.2f} points [{delta.low:+.2f}, {delta.high:+.2f}]."
-                )
-    return text
+def _file_name(model: str) -> str:
+    return "".join(c if c.isalnum() or c in "=.-" else "_" for c in model)
