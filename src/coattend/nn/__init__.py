@@ -1,5 +1,6 @@
 """Layers on a group: convolutions, co-attention, norms, pooling, dropout."""
 
+from coattend.nn._conv_base import PoseConv2d as PoseConv2d
 from coattend.nn.attention import CoAttention as CoAttention
 from coattend.nn.attention import PoseAttention as PoseAttention
 from coattend.nn.conv import GroupConv2d as GroupConv2d
@@ -21,6 +22,5 @@ from coattend.nn.pooling import GroupPool as GroupPool
 from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
-from coattend.nn.pose_conv import PoseConv2d as PoseConv2d
-from coattend.nn.slice_attention import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d
+from coattend.nn.slice_conv import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d
 from coattend.nn.statistics import estimate_norm_statistics as estimate_norm_statistics

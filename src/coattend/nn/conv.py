@@ -12,9 +12,9 @@ from torch import Tensor
 
 from coattend.functional import blocks_pay, group_filters, pose_blocks, turn_filters, turned_slices
 from coattend.groups import FiniteGroup, Interpolation
+from coattend.nn._conv_base import PoseConv2d, batch_parts
 from coattend.nn.attention import CoAttention, Structure
 from coattend.nn.checks import Size, check_dtype, check_image, check_map
-from coattend.nn.pose_conv import PoseConv2d, batch_parts
 
 BLOCK_BYTES = 4 * 2**20  # gathered poses that are still in the cache when the convolution reads them
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from coattend.nn._conv_base import PoseConv2d
 from coattend.nn.attention import PoseAttention
 from coattend.nn.checks import check_model
-from coattend.nn.pose_conv import PoseConv2d
 
 T = TypeVar("T")
 Layers = type[nn.Module] | tuple[type[nn.Module], ...] | Mapping[str, nn.Module]

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from coattend.functional import turned_slices
 from coattend.groups import FiniteGroup, Interpolation
+from coattend.nn._conv_base import PoseConv2d, batch_parts
 from coattend.nn.attention import CoAttention, PoseAttention, Structure, attend_gathered
 from coattend.nn.checks import Size, check_dtype, check_map
-from coattend.nn.pose_conv import PoseConv2d, batch_parts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
