@@ -30,7 +30,7 @@ check: setup
 	$(BIN)/python -m pytest --numprocesses 2
 
 bench: setup
-	$(BIN)/coattend bench
+	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m experiments.interpolation_error
 	$(BIN)/python -m experiments.structure_error
 

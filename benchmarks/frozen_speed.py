@@ -2,7 +2,7 @@
 
     python -m benchmarks.frozen_speed [--rounds 30] [--batch 32] [--csv FILE] [NAME...]
 
-Ratios of interleaved rounds (see coattend.bench.measure). A frozen network may take at most as long as the unfrozen
+Ratios of interleaved rounds (coattend/_timing.py). A frozen network may take at most as long as the unfrozen
 one, the frozen p4-CNN at most 1.03 of a network of plain convolutions with 40 channels.
 """
 
@@ -14,9 +14,8 @@ import torch
 import tyro
 from rich.console import Console
 
-from coattend.bench.measure import Measurement, compared, inference, interleaved
-from coattend.bench.networks import plain
-from coattend.bench.results import table, write_csv
+from coattend._timing import Measurement, compared, inference, interleaved
+from coattend.bench import measurement_table, plain_network, write_csv
 from coattend.export import freeze
 from coattend.models import create_model, list_models, model_entry
 
@@ -28,7 +27,7 @@ def against_plain(batch: int, rounds: int) -> Measurement:
     images = torch.randn(batch, 1, 28, 28)
     steps = {
         "frozen": inference(freeze(create_model("p4cnn").eval()), images),
-        "plain": inference(plain(), images),
+        "plain": inference(plain_network(), images),
     }
     seconds = interleaved(steps, rounds)
     return compared("inference", f"{PLAIN}, batch {batch}", seconds["frozen"], seconds["plain"], limit=1.03)
@@ -66,7 +65,7 @@ def main(
     for name in names or list_models():
         measurements.append(against_unfrozen(name, batch, rounds))
         console.print(f"{measurements[-1].name}: {measurements[-1].ratio:.3f}", style="dim")
-    console.print(table(measurements))
+    console.print(measurement_table(measurements))
     if csv is not None:
         write_csv(measurements, csv)
 

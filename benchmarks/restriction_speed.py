@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import torch
 
 import coattend as ca
-from coattend.bench.measure import Step, compared, inference, interleaved
+from coattend._timing import Step, compared, inference, interleaved
 from coattend.models import restricted
 from coattend.nn import GroupConv2d, SliceCoAttentiveConv2d
 

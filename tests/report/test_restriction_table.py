@@ -8,7 +8,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from coattend.bench import run_benchmarks
 from coattend.groups import get_group
 from coattend.report import restriction_table
 from coattend.train.restriction import Restriction, Stage
@@ -32,8 +31,3 @@ def test_every_contribution_is_printed_whole(name: str) -> None:
     assert max(map(len, text.splitlines())) <= 80
     for t in everything:
         assert (f" {values[t]:.3f} " if t < 2 else f"({values[t]:.3f})") in text
-
-
-def test_bench_checks_its_targets_first(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no folder"):
-        run_benchmarks(csv=tmp_path / "nowhere" / "bench.csv")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import statistics
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from coattend._files import check_target
+from coattend._timing import compared, inference, interleaved
 from coattend.data import Dataset, Split, load_data
 from coattend.equivariance import equivariance_error
 from coattend.export import export_safetensors
@@ -34,7 +33,7 @@ from coattend.models import (
 from coattend.models.classifier import Classifier, load_trained, recipe_of, weights_file
 from coattend.models.records import RunError
 from coattend.models.restriction import RelativePoses
-from coattend.nn import estimate_norm_statistics, evaluating, multiply_adds
+from coattend.nn import estimate_norm_statistics, multiply_adds
 from coattend.train.batches import Examples
 from coattend.train.evaluate import evaluate
 from coattend.train.optimizer import make_optimizer
@@ -213,7 +212,9 @@ def _stages(
     networks: Mapping[str, EquivariantNetwork], test: Examples, image_shape: tuple[int, int, int]
 ) -> list[Stage]:
     fabric = Fabric(accelerator="cpu", devices=1)
-    times = _relative_times(list(networks.values()), test.images[:TIMED_IMAGES])
+    timed = test.images[:TIMED_IMAGES]
+    seconds = interleaved({name: inference(network, timed) for name, network in networks.items()}, TIMED_ROUNDS)
+    first = next(iter(seconds.values()))
     images = test.images[:TRANSFORMED_IMAGES].double()
     return [
         Stage(
@@ -222,21 +223,7 @@ def _stages(
             multiply_adds=sum(multiply_adds(network, image_shape).values()),
             parameters=sum(p.numel() for p in network.parameters()),
             equivariance=equivariance_error(copy.deepcopy(network).double(), images, network.group),
-            time=seconds,
+            time=compared("inference", name, seconds[name], first).ratio,
         )
-        for (name, network), seconds in zip(networks.items(), times, strict=True)
+        for name, network in networks.items()
     ]
-
-
-def _relative_times(networks: Sequence[EquivariantNetwork], images: Tensor) -> list[float]:
-    """Return each network's inference time relative to the first, the median over interleaved rounds."""
-    rounds = []
-    for _ in range(TIMED_ROUNDS + 1):
-        seconds = []
-        for network in networks:
-            with evaluating(network):
-                start = time.perf_counter()
-                network(images)
-                seconds.append(time.perf_counter() - start)
-        rounds.append([s / seconds[0] for s in seconds])
-    return [statistics.median(ratios) for ratios in zip(*rounds[1:], strict=True)]  # the first round warms up

@@ -1,0 +1,117 @@
+"""All lines of ``coattend bench``, with e2cnn made to run on numpy 2, and how the cost of attention grows.
+
+    python -m benchmarks.speed [--rounds 30] [--no-compiled] [--csv results/speed.csv] [--plot-to docs/assets/speed.png]
+
+Ratios measured in one run on two threads, each printed as soon as it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import tyro
+
+from coattend._files import check_target
+from coattend._terminal import console
+from coattend._timing import Measurement, Step, compared, interleaved
+from coattend.bench import Setting, measured_lines, measurement_table, write_csv
+from coattend.groups import cyclic
+from coattend.nn import CoAttention, GroupConv2d
+
+ORDERS, FACTORS = (4, 8, 16, 32), (1, 2, 4)
+
+
+def growth(batch: int = 64, channels: int = 10, size: int = 24, rounds: int = 20) -> Iterator[Measurement]:
+    """Measure forward and backward of one attention relative to the smallest, and to the 3x3 convolution before it."""
+    smallest = _attention(batch, channels, 4, size)
+    cases = {
+        **{("order", order): (batch, channels, order, size) for order in ORDERS},
+        **{("channels", f * channels): (batch, f * channels, 4, size) for f in FACTORS},
+        **{("pixels", f * f * size * size): (batch, channels, 4, f * size) for f in FACTORS[:2]},
+        **{("batch", f * batch): (f * batch, channels, 4, size) for f in FACTORS},
+    }
+    for (axis, value), case in cases.items():
+        seconds = interleaved({"one": smallest, "grown": _attention(*case)}, rounds)
+        yield compared(f"growth with {axis}", str(value), seconds["grown"], seconds["one"])
+    for order in ORDERS:
+        case = (batch, channels, order, size)
+        seconds = interleaved({"attention": _attention(*case), "convolution": _convolution(*case)}, rounds)
+        yield compared("attention / convolution, by order", str(order), seconds["attention"], seconds["convolution"])
+
+
+def plot(measurements: Sequence[Measurement], path: Path) -> None:
+    """Draw the ratios with a limit as fractions of it, and the growth on doubly logarithmic axes."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
+    bars, curves = figure.subplots(1, 2, width_ratios=(3, 2))
+    limited = [m for m in measurements if m.limit is not None][::-1]
+    labels = [f"{m.kind}: {m.name}" for m in limited]
+    bars.barh(labels, [m.ratio / m.limit for m in limited if m.limit], color="#4477aa")
+    bars.axvline(1.0, color="black", linewidth=1)
+    bars.set_xlabel("measured ratio / largest allowed")
+    for axis in ("order", "channels", "pixels", "batch"):
+        grown = [m for m in measurements if m.kind == f"growth with {axis}"]
+        if grown:
+            start = float(grown[0].name)
+            curves.loglog([float(m.name) / start for m in grown], [m.ratio for m in grown], "o-", label=axis)
+    curves.loglog([1, 8], [1, 8], ":", color="black", label="linear")
+    for ticks in (curves.xaxis, curves.yaxis):
+        ticks.set_major_locator(FixedLocator([1, 2, 4, 8, 16]))
+        ticks.set_major_formatter(ScalarFormatter())
+        ticks.set_minor_locator(NullLocator())
+    curves.set_xlabel("times as many")
+    curves.set_ylabel("times the cost of attention")
+    curves.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main(rounds: int = 30, compiled: bool = True, csv: Path | None = None, plot_to: Path | None = None) -> None:
+    """Measure and print.
+
+    Args:
+        rounds: Interleaved rounds per line; the median counts.
+        compiled: Also compile the networks, which takes minutes.
+        csv: Write the figures to this file.
+        plot_to: Draw them to this file.
+    """
+    from tests import e2cnn_oracle  # noqa: F401 (e2cnn runs on numpy 2 after this import)
+
+    for path in (csv, plot_to):
+        if path is not None:
+            check_target(path, overwrite=True)
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+    measurements = []
+    for measurement in measured_lines(Setting(rounds=rounds, compiled=compiled), with_e2cnn=True):
+        measurements.append(measurement)
+        console().print(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}", style="dim")
+    measurements += growth(rounds=rounds)
+    console().print(measurement_table(measurements))
+    if csv is not None:
+        write_csv(measurements, csv)
+    if plot_to is not None:
+        plot(measurements, plot_to)
+
+
+def _attention(batch: int, channels: int, order: int, size: int) -> Step:
+    layer = CoAttention(channels, cyclic(order))
+    return _forward_backward(layer, torch.randn(batch, channels, order, size, size, requires_grad=True))
+
+
+def _convolution(batch: int, channels: int, order: int, size: int) -> Step:
+    layer = GroupConv2d(channels, channels, 3, cyclic(order), padding=1)
+    return _forward_backward(layer, torch.randn(batch, channels, order, size, size, requires_grad=True))
+
+
+def _forward_backward(layer: torch.nn.Module, x: torch.Tensor) -> Step:
+    gradient = torch.randn_like(x)
+    leaves = [x, *layer.parameters()]
+    return lambda: torch.autograd.grad(layer(x), leaves, gradient)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,258 @@
+"""Speed and memory as ratios measured in one run: what ``coattend bench`` prints."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import platform
+import statistics
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.table import Table
+from torch import Tensor, nn
+
+from coattend._timing import Measurement, Step, compared, inference, interleaved, saved_bytes, training_step
+from coattend.models import create_model, list_models
+from coattend.nn import CoAttention
+from coattend.version import __version__
+
+ATTENTIVE = "a_p4cnn:attention=output"
+LIMITS = {
+    ("training step", "p4-CNN / plain conv2d network"): 1.05,
+    ("training step", "a-p4-CNN (output) / p4-CNN"): 1.20,
+    ("training step", "a-DREN (slice) / DREN"): 2.0,
+    ("training step", "p4-CNN / e2cnn's p4-CNN"): 1.02,
+    ("inference", "a-p4-CNN (output) / p4-CNN"): 1.15,
+    ("saved bytes", "a-p4-CNN (output) / p4-CNN"): 1.5,
+    ("building", "slowest of our networks / e2cnn's p4-CNN"): 0.5,
+    ("compiled", "p4-CNN, compiled / eager"): 1.02,
+    ("compiled", "a-p4-CNN (output), compiled / eager"): 1.02,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Size and number of the measurements."""
+
+    batch: int = 128
+    size: int = 28
+    rounds: int = 30
+    compiled: bool = True  # compiling the networks takes minutes
+
+
+def measured_lines(setting: Setting, with_e2cnn: bool) -> Iterator[Measurement]:
+    """Yield every line of the table as soon as it is measured."""
+    images, labels = random_batch(setting.batch, setting.size)
+    yield from _timed("training step", lambda net: training_step(net, images, labels), setting.rounds, with_e2cnn)
+    yield from _timed("inference", lambda net: inference(net, images), setting.rounds, with_e2cnn=False)
+    yield from _memory(setting)
+    if with_e2cnn:
+        yield _building(min(setting.rounds, 7))
+    if setting.compiled:
+        yield from _compiled(setting)
+
+
+def _timed(kind: str, step: Callable[[nn.Module], Step], rounds: int, with_e2cnn: bool) -> Iterator[Measurement]:
+    """Measure networks in small groups: every further one evicts the caches and the allocator of those before it."""
+
+    def seconds(networks: Mapping[str, nn.Module]) -> dict[str, list[float]]:
+        return interleaved({name: step(net) for name, net in networks.items()}, rounds)
+
+    times = seconds({"plain": plain_network(), "p4": without_dropout("p4cnn")})
+    yield _line(kind, "p4-CNN / plain conv2d network", times["p4"], times["plain"])
+    attentive = {"output": without_dropout(ATTENTIVE), "literal": literal_network(ATTENTIVE)}
+    times = seconds({"p4": without_dropout("p4cnn"), **attentive})
+    yield _line(kind, "a-p4-CNN (output) / p4-CNN", times["output"], times["p4"])
+    yield _line(kind, "a-p4-CNN (literal formula) / p4-CNN", times["literal"], times["p4"])
+    times = seconds({"dren": without_dropout("dren"), "slice": without_dropout("a_dren")})
+    yield _line(kind, "a-DREN (slice) / DREN", times["slice"], times["dren"])
+    if with_e2cnn:
+        times = seconds({"p4": without_dropout("p4cnn"), "e2cnn": E2cnnNetwork()})
+        yield _line(kind, "p4-CNN / e2cnn's p4-CNN", times["p4"], times["e2cnn"])
+
+
+def _memory(setting: Setting) -> Iterator[Measurement]:
+    images, _ = random_batch(setting.batch, setting.size)
+    baseline = saved_bytes(without_dropout("p4cnn"), images)
+    for title, network in (("output", without_dropout(ATTENTIVE)), ("literal formula", literal_network(ATTENTIVE))):
+        ratio = saved_bytes(network, images) / baseline
+        yield _exact("saved bytes", f"a-p4-CNN ({title}) / p4-CNN", ratio)
+    ratio = saved_bytes(without_dropout("a_dren"), images) / saved_bytes(without_dropout("dren"), images)
+    yield _exact("saved bytes", "a-DREN (slice) / DREN", ratio)
+    if sys.platform == "linux":
+        for title, above, below in (
+            ("a-p4-CNN (output) / p4-CNN", ATTENTIVE, "p4cnn"),
+            ("a-DREN (slice) / DREN", "a_dren", "dren"),
+        ):
+            peak, baseline = (peak_resident(model, setting.batch, setting.size) for model in (above, below))
+            yield _exact("peak resident", title, peak / baseline)
+
+
+def _building(rounds: int) -> Measurement:
+    """Measure construction, with what either library caches already cached."""
+    ours = {name: (lambda name=name: create_model(name)) for name in list_models("*")}
+    seconds = interleaved({**ours, "e2cnn": E2cnnNetwork}, rounds, warm_up=1)
+    slowest = max(ours, key=lambda name: statistics.median(seconds[name]))
+    return _line("building", "slowest of our networks / e2cnn's p4-CNN", seconds[slowest], seconds["e2cnn"])
+
+
+def _compiled(setting: Setting) -> Iterator[Measurement]:
+    images, labels = random_batch(setting.batch, setting.size)
+    for title, name in (("p4-CNN", "p4cnn"), ("a-p4-CNN (output)", ATTENTIVE)):
+        torch.compiler.reset()
+        eager, compiled = without_dropout(name), without_dropout(name)
+        compiled.compile(fullgraph=True)
+        steps = {"eager": training_step(eager, images, labels), "compiled": training_step(compiled, images, labels)}
+        seconds = interleaved(steps, setting.rounds)
+        yield _line("compiled", f"{title}, compiled / eager", seconds["compiled"], seconds["eager"])
+
+
+def _line(kind: str, name: str, seconds: Sequence[float], baseline: Sequence[float]) -> Measurement:
+    return compared(kind, name, seconds, baseline, LIMITS.get((kind, name)))
+
+
+def _exact(kind: str, name: str, ratio: float) -> Measurement:
+    return Measurement.exact(kind, name, ratio, LIMITS.get((kind, name)))
+
+
+def peak_resident(model: str, batch: int, size: int) -> int:
+    """Return the largest resident size in bytes of a new process that trains a network, minus that of importing."""
+    program = (
+        "import pathlib, re, torch\n"
+        "from coattend.bench import random_batch, training_step, without_dropout\n"
+        # Not getrusage: its maximum is inherited from the parent process.
+        "def peak(): return int(re.search(r'VmHWM:\\s*(\\d+)', pathlib.Path('/proc/self/status').read_text())[1])\n"
+        f"torch.set_num_threads({torch.get_num_threads()})\n"
+        "before = peak()\n"
+        f"step = training_step(without_dropout({model!r}), *random_batch({batch}, {size}))\n"
+        "for _ in range(3): step()\n"
+        "print(1024 * (peak() - before))\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return int(finished.stdout)
+
+
+def random_batch(images: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return random images and labels."""
+    return torch.randn(images, 1, size, size), torch.arange(images) % 10
+
+
+def without_dropout(model: str) -> nn.Module:
+    """Return a network of the zoo without dropout, which the other networks do not have."""
+    return create_model(model, dropout=0.0)
+
+
+def plain_network(width: int = 40) -> nn.Sequential:
+    """Return the layers of p4-CNN as plain convolutions between as many maps (10 channels in 4 poses)."""
+    layers: list[nn.Module] = []
+    for number in range(1, 7):
+        layers += [nn.Conv2d(1 if number == 1 else width, width, 3), nn.BatchNorm2d(width), nn.ReLU()]
+        if number == 2:
+            layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Conv2d(width, 10, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class LiteralCoAttention(CoAttention):
+    """[RH20] Eqs. 6-8 in tensor operations, which save every intermediate result for backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply the map by its mask."""
+        logits = torch.einsum("bchyx,chg->bcgyx", x, self.matrix())
+        softmax = torch.softmax(logits / self.group.order, dim=2)
+        return softmax / softmax.amax(dim=2, keepdim=True) * x
+
+
+def literal_network(model: str) -> nn.Module:
+    """Return a network of the zoo with the literal formula as its attention."""
+    network = without_dropout(model)
+    for name, module in list(network.named_modules()):
+        if type(module) is CoAttention:
+            literal = LiteralCoAttention(module.channels, module.group, module.structure)
+            literal.load_state_dict(module.state_dict())
+            network.set_submodule(name, literal)
+    return network
+
+
+class E2cnnNetwork(nn.Module):
+    """p4-CNN in e2cnn: regular fields of C4, then ten scalar fields."""
+
+    def __init__(self, width: int = 10) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an old package
+            gspaces, enn = (importlib.import_module(f"e2cnn.{name}") for name in ("gspaces", "nn"))
+            space = gspaces.Rot2dOnR2(4)
+            self.image = enn.FieldType(space, [space.trivial_repr])
+            regular = enn.FieldType(space, width * [space.regular_repr])
+            layers: list[Any] = []
+            for number in range(1, 7):
+                source = self.image if number == 1 else regular
+                layers += [enn.R2Conv(source, regular, kernel_size=3), enn.InnerBatchNorm(regular), enn.ReLU(regular)]
+                if number == 2:
+                    layers.append(enn.PointwiseMaxPool(regular, 2))
+            layers.append(enn.R2Conv(regular, enn.FieldType(space, 10 * [space.trivial_repr]), kernel_size=4))
+            self.layers = enn.SequentialModule(*layers)
+        self.tensor = enn.GeometricTensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.layers(self.tensor(x, self.image)).tensor.flatten(1)
+
+
+def e2cnn_obstacle() -> str | None:
+    """Return why e2cnn cannot be measured here, or None."""
+    try:
+        E2cnnNetwork(1)
+    except ModuleNotFoundError as error:
+        return str(error)
+    except (AttributeError, ValueError) as error:  # ndarray.tostring and array(copy=False) are gone from numpy 2
+        return f"e2cnn {version('e2cnn')} does not run with numpy {version('numpy')} ({error})"
+    return None
+
+
+def measurement_table(measurements: Sequence[Measurement]) -> Table:
+    """Return every ratio with its quartiles, its limit, and whether it is within the limit."""
+    table = Table(title="Ratios, medians of interleaved rounds", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("ratio of")
+    for heading in ("ratio", "middle half", "at most", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for m in measurements:
+        spread = "" if m.low == m.high else f"{m.low:.3f} - {m.high:.3f}"
+        limit, verdict = ("", "") if m.limit is None else (f"{m.limit:.2f}", "ok" if m.ratio <= m.limit else "over")
+        table.add_row(f"{m.kind}: {m.name}", f"{m.ratio:.3f}", spread, limit, verdict)
+    return table
+
+
+def write_csv(measurements: Sequence[Measurement], path: Path) -> None:
+    """Write a row per ratio; every row names the versions and the processor."""
+    versions = {
+        "coattend": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "e2cnn": _e2cnn_version(),
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "threads": str(torch.get_num_threads()),
+    }
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("kind", "name", "ratio", "low", "high", "limit", *versions))
+        for m in measurements:
+            limit = "" if m.limit is None else f"{m.limit:g}"
+            ratios = (f"{value:.4f}" for value in (m.ratio, m.low, m.high))
+            writer.writerow((m.kind, m.name, *ratios, limit, *versions.values()))
+
+
+def _e2cnn_version() -> str:
+    try:
+        return version("e2cnn")
+    except PackageNotFoundError:
+        return "none"
