@@ -17,14 +17,15 @@ from coattend.nn import (
     GroupDropout2d,
     GroupPool,
     LiftingConv2d,
+    PoseAttention,
     PoseConv2d,
     ProjectionConv2d,
     SliceCoAttentiveConv2d,
     SpatialMaxPool2d,
 )
-from coattend.nn.attention import Structure
+from coattend.nn.attention import ATTENTIONS, Structure
 
-Attention = Literal["output", "slice"]
+Attention = str | type[PoseAttention]
 Position = Literal["conv", "norm", "relu"]
 Downsample = Literal["stride", "pool"]
 Init = Literal["fan_in", "he"]
@@ -43,10 +44,11 @@ class Blocks:
 
     These choices are options of every network that :func:`register_model` registers.
 
-    - attention: None; "output", the paper's equations; "slice", attention before the sum over relative poses
-    - structure: of the attention matrices, see :class:`CoAttention`
+    - attention: None; "output", the paper's equations; "slice", co-attention before the sum over relative poses; or
+      another form at the place of "output": a name given by :func:`register_attention`, or a :class:`PoseAttention`
+    - structure: of the matrices of co-attention, see :class:`CoAttention`
     - position: attention follows the convolution (as in the paper), the norm, or the ReLU
-    - diagonal: of the attention matrices when training starts; 1 in the paper
+    - diagonal: of the matrices of co-attention when training starts; 1 in the paper
     - downsample: strided convolutions as published, or stride 1 and 2x2 max-pooling between attention and norm
     - init_std: standard deviation of new weights, "fan_in" for 1 / sqrt(fan_in), "he" for sqrt(2 / fan_in), or a
       number; attention vectors are drawn like the weights of their layer
@@ -65,7 +67,8 @@ class Blocks:
     norm_momentum: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_choice("attention", self.attention, (None, *get_args(Attention)))
+        if not (isinstance(self.attention, type) and issubclass(self.attention, PoseAttention)):
+            _check_choice("attention", self.attention, (None, "output", "slice", *ATTENTIONS))
         _check_choice("structure", self.structure, get_args(Structure))
         _check_choice("position", self.position, get_args(Position))
         _check_choice("downsample", self.downsample, get_args(Downsample))
@@ -76,6 +79,18 @@ class Blocks:
                 f"attention=slice acts inside the convolution, so position={self.position} is impossible; "
                 "use attention=output or position=conv."
             )
+        if self.form is not CoAttention and (self.structure, self.diagonal) != ("group", 1):
+            raise ValueError(
+                f"structure and diagonal are options of co-attention, attention=output or slice; {self.form.__name__} "
+                "has neither, leave them out."
+            )
+
+    @property
+    def form(self) -> type[PoseAttention]:
+        """The class of the attention layers."""
+        if isinstance(self.attention, type):
+            return self.attention
+        return CoAttention if self.attention in (None, "output", "slice") else ATTENTIONS[self.attention]
 
     def lift(
         self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, padding: int = 0
@@ -112,18 +127,16 @@ class Blocks:
 
     def project(self, in_channels: int, out_channels: int, kernel_size: int) -> ProjectionConv2d:
         """Return map -> image; attention can only act inside, before the poses are summed."""
+        attention = self.attention is not None and self.form is CoAttention
         conv = ProjectionConv2d(
-            in_channels,
-            out_channels,
-            kernel_size,
-            self.group,
-            attention=self.attention is not None,
-            structure=self.structure,
+            in_channels, out_channels, kernel_size, self.group, attention=attention, structure=self.structure
         )
         std = self.std(conv)
         conv.reset_parameters(std)
-        if conv.attention is not None:
+        if isinstance(conv.attention, CoAttention):
             conv.attention.reset_parameters(std, self.diagonal)
+        elif self.attention is not None:
+            conv.attention = self._attention(out_channels, std)
         return conv
 
     def activate(self, block: ConvBlock, dropout: float = 0.0) -> ConvBlock:
@@ -186,7 +199,9 @@ class Blocks:
         if dropout:
             layers.add_module("dropout", GroupDropout2d(dropout, elementwise=True))
 
-    def _attention(self, channels: int, std: float) -> CoAttention:
+    def _attention(self, channels: int, std: float) -> PoseAttention:
+        if self.form is not CoAttention:
+            return self.form(channels, group=self.group)
         return CoAttention(channels, self.group, self.structure, init_std=std, init_diagonal=self.diagonal)
 
 

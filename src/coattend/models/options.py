@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from coattend.groups import FiniteGroup, get_group
+from coattend.nn.attention import ATTENTIONS
 
 Options = Mapping[str, Any]
 
@@ -66,17 +67,19 @@ def _write_value(value: object) -> str:
         return value.name
     if isinstance(value, Mapping):
         return "by-layer"
+    if isinstance(value, type):
+        return value.__name__
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def verified_options(options: Options, defaults: Options) -> Options:
-    """Return the options with values of the types of the defaults, and ``attention="none"`` as None."""
+    """Return the options with values of the types of the defaults, and attention as a name wherever it has one."""
     return {key: _verified(key, value, defaults.get(key)) for key, value in options.items()}
 
 
 def _verified(key: str, value: Any, default: Any) -> Any:
     if key == "attention":
-        return None if value == "none" else value
+        return None if value == "none" else _registered_name(value)
     if key == "width" and isinstance(value, (tuple, list)):
         return tuple(_verified(key, v, 1) for v in value)
     if isinstance(default, bool):
@@ -97,6 +100,13 @@ def _verified(key: str, value: Any, default: Any) -> Any:
     return value
 
 
+def _registered_name(attention: Any) -> Any:
+    """Return a class of attention by the name under which it is registered, everything else as it is."""
+    if not isinstance(attention, type):
+        return attention
+    return next((name for name, form in ATTENTIONS.items() if form is attention), attention)
+
+
 def differing_options(options: Options, others: Options) -> Options:
     """Return the options that differ from others, in alphabetical order; groups count as equal by their tables."""
     return {key: value for key, value in sorted(options.items()) if not _equal(key, value, others.get(key))}
@@ -110,6 +120,11 @@ def _equal(key: str, value: object, other: object) -> bool:
 
 def encoded_option(value: Any) -> Any:
     """Return an option for JSON: a group as its name where the name says all, else as its tables."""
+    if isinstance(value, type):
+        raise ValueError(
+            f"a file cannot hold the class {value.__name__}; register it with coattend.register_attention, so that the "
+            "file holds its name."
+        )
     if not isinstance(value, FiniteGroup):
         return value
     if _is_named(value):

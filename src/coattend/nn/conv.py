@@ -13,7 +13,7 @@ from torch import Tensor
 from coattend.functional import blocks_pay, group_filters, pose_blocks, turn_filters, turned_slices
 from coattend.groups import FiniteGroup, Interpolation
 from coattend.nn._conv_base import PoseConv2d, batch_parts
-from coattend.nn.attention import CoAttention, Structure
+from coattend.nn.attention import CoAttention, PoseAttention, Structure
 from coattend.nn.checks import Size, check_dtype, check_image, check_map
 
 BLOCK_BYTES = 4 * 2**20  # gathered poses that are still in the cache when the convolution reads them
@@ -225,7 +225,7 @@ class ProjectionConv2d(PoseConv2d):
             padding_mode,
             interpolation,
         )
-        self.attention = (
+        self.attention: PoseAttention | None = (
             CoAttention(self.out_channels, self.group, structure, init_std=self.init_std) if attention else None
         )
 
