@@ -17,9 +17,9 @@ from coattend.functional.filter_bank import group_filters as group_filters
 from coattend.functional.filter_bank import turn_filters as turn_filters
 from coattend.functional.filter_bank import turned_slices as turned_slices
 from coattend.functional.pooling import max_pool_2x2 as max_pool_2x2
-from coattend.functional.restriction import PoseBlocks as PoseBlocks
-from coattend.functional.restriction import blocks_pay as blocks_pay
-from coattend.functional.restriction import pose_blocks as pose_blocks
+from coattend.functional.pose_blocks import PoseBlocks as PoseBlocks
+from coattend.functional.pose_blocks import blocks_are_faster as blocks_are_faster
+from coattend.functional.pose_blocks import pose_blocks as pose_blocks
 
 if HAS_OPERATORS:
     from coattend.functional._kernels import ops as _ops  # noqa: F401  registers torch.ops.coattend

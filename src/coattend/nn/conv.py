@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from coattend.functional import blocks_pay, group_filters, pose_blocks, turn_filters, turned_slices
+from coattend.functional import blocks_are_faster, group_filters, pose_blocks, turn_filters, turned_slices
 from coattend.groups import FiniteGroup, Interpolation
 from coattend.nn._conv_base import PoseConv2d, batch_parts
 from coattend.nn.attention import CoAttention, PoseAttention, Structure
@@ -155,7 +155,7 @@ class GroupConv2d(PoseConv2d):
         if not self.is_restricted:
             return tables
         self.blocks = pose_blocks(self.group, self.relative)
-        self.in_blocks = blocks_pay(
+        self.in_blocks = blocks_are_faster(
             self.blocks, self.in_channels // self.groups, self.out_channels // self.groups, self.kernel_size
         )
         poses = self.blocks.outputs[:, :, None].expand(-1, -1, len(self.relative))
