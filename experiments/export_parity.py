@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from coattend.data import load_data
 from coattend.export import export_frozen, export_onnx, export_pt2
 from coattend.models import EquivariantNetwork, create_model, list_models, model_entry
-from coattend.nn import estimate_norm_statistics
+from coattend.nn.observe import estimate_norm_statistics
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "without_coattend.py"
 

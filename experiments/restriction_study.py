@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from coattend._files import write_atomically
 from coattend.data import load_data
 from coattend.models import EquivariantNetwork, Probe, choose_poses, contributions, group_convolutions, restricted
-from coattend.nn import estimate_norm_statistics, multiply_adds
+from coattend.nn.observe import estimate_norm_statistics, multiply_adds
 from coattend.report.style import COLOURS, STYLES, drawing, save
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.batches import Examples

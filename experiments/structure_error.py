@@ -13,7 +13,8 @@ from __future__ import annotations
 import torch
 
 import coattend as ca
-from coattend.nn import CoAttention, estimate_norm_statistics
+from coattend.nn import CoAttention
+from coattend.nn.observe import estimate_norm_statistics
 
 
 def errors(structure: str, spread: float | None) -> dict[int, float]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import coattend
+from coattend.nn import observe as observe_module
 from experiments.calls.call import (
     MIXED,
     NOTHING,
@@ -21,6 +22,7 @@ from experiments.calls.call import (
 )
 
 nn: Any = coattend.nn  # called wrongly on purpose: its types would be in the way
+observe: Any = observe_module
 
 NAN = float("nan")
 IMAGE = torch.randn(2, 3, 9, 9)
@@ -126,7 +128,7 @@ def _wrong_parts() -> Iterator[Call]:
     yield wrong("restricted(None)", coattend.models.restricted, None, {})
     yield wrong("attention_masks(None)", coattend.attention_masks, None, IMAGE)
     yield wrong("attention_masks of None", coattend.attention_masks, nn.CoAttention(3, "p4"), None)
-    yield wrong("estimate_norm_statistics of None", nn.estimate_norm_statistics, nn.GroupBatchNorm2d(3), None)
+    yield wrong("estimate_norm_statistics of None", observe.estimate_norm_statistics, nn.GroupBatchNorm2d(3), None)
     yield wrong("a map of numbers into CoAttention on meta", nn.CoAttention(3, "p4").to("meta"), MAP)
     yield wrong(
         "a map of numbers into GroupConv2d on meta", nn.GroupConv2d(3, 2, 3, "p4").to("meta"), MAP, fine=SHAPES_ONLY

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coattend.equivariance import assert_equivariant as assert_equivariant
     from coattend.equivariance import diagnose as diagnose
     from coattend.equivariance import equivariance_error as equivariance_error
+    from coattend.equivariance import is_exact as is_exact
     from coattend.export import freeze as freeze
     from coattend.groups import FiniteGroup as FiniteGroup
     from coattend.groups import cyclic as cyclic
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from coattend.groups import direct_product as direct_product
     from coattend.groups import get_group as get_group
     from coattend.models import create_model as create_model
-    from coattend.models import is_exact as is_exact
     from coattend.models import list_models as list_models
     from coattend.models import load_model as load_model
     from coattend.models import model_entry as model_entry
@@ -38,13 +38,12 @@ if TYPE_CHECKING:
 # Loaded on first use: torch takes seconds, which `coattend --help` does not need, and Ctrl-C meanwhile is no error.
 _PUBLIC = {
     "data": (),
-    "equivariance": ("assert_equivariant", "diagnose", "equivariance_error"),
+    "equivariance": ("assert_equivariant", "diagnose", "equivariance_error", "is_exact"),
     "export": ("freeze",),
     "functional": (),
     "groups": ("FiniteGroup", "cyclic", "dihedral", "direct_product", "get_group"),
     "models": (
         "create_model",
-        "is_exact",
         "list_models",
         "load_model",
         "model_entry",

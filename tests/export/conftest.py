@@ -7,13 +7,14 @@ import torch
 
 import coattend as ca
 from coattend.export import export_onnx
+from coattend.nn.observe import estimate_norm_statistics
 
 
 @pytest.fixture(scope="session")
 def network() -> ca.models.EquivariantNetwork:
     torch.manual_seed(1)
     model = ca.create_model("a_p4cnn:width=2").float()
-    ca.nn.estimate_norm_statistics(model, [torch.randn(8, 1, 28, 28, dtype=torch.float32)])
+    estimate_norm_statistics(model, [torch.randn(8, 1, 28, 28, dtype=torch.float32)])
     return model.eval()
 
 

@@ -13,6 +13,7 @@ from coattend.export import LayerTracer, freeze, freeze_layer
 from coattend.export.freeze import frozen_with_outputs
 from coattend.export.graph import Builder
 from coattend.export.value import Value
+from coattend.nn.observe import estimate_norm_statistics
 
 SMALL = {"resnet44": "width=3,blocks=1", "resnet20": "width=3,blocks=1", "nin": "width=6"}
 
@@ -23,7 +24,7 @@ def small(name: str) -> str:
 
 def ready(model: nn.Module, *shape: int) -> nn.Module:
     """In evaluation mode, with norms that scale, some of them negatively, and shift."""
-    ca.nn.estimate_norm_statistics(model, [torch.randn(4, *shape)])
+    estimate_norm_statistics(model, [torch.randn(4, *shape)])
     for module in model.modules():
         if getattr(module, "running_var", None) is not None:
             nn.init.normal_(module.weight)

@@ -9,6 +9,7 @@ from torch.nn.utils import prune
 
 import coattend as ca
 from coattend.export import freeze
+from coattend.nn.observe import estimate_norm_statistics
 
 KINDS = ["output", "slice", "restricted"]
 
@@ -23,7 +24,7 @@ def calibrated(kind: str) -> tuple[nn.Module, torch.Tensor]:
     layers = [ca.nn.LiftingConv2d(1, 2, 3, "p4"), nn.ReLU(), conv, ca.nn.GroupBatchNorm2d(2), nn.ReLU()]
     model = nn.Sequential(*layers, ca.nn.ProjectionConv2d(2, 3, 2, "p4", attention=True), nn.Flatten())
     images = torch.randn(8, 1, 6, 6)
-    ca.nn.estimate_norm_statistics(model, [images])
+    estimate_norm_statistics(model, [images])
     return model.eval(), images
 
 

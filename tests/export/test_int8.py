@@ -10,13 +10,14 @@ import torch
 import coattend as ca
 from coattend.data import load_data
 from coattend.export import check_certificate, export_int8
+from coattend.nn.observe import estimate_norm_statistics
 
 
 def test_int8_keeps_the_answers_and_reports_its_errors(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = ca.create_model("p4cnn:attention=output,width=4").float()
     images = load_data("mini").train.images[:300].float() / 80 - 0.4
-    ca.nn.estimate_norm_statistics(model, [images])
+    estimate_norm_statistics(model, [images])
     model.eval()
     with torch.no_grad():
         answers = model(images[200:]).argmax(1)

@@ -10,6 +10,7 @@ import torch
 import coattend as ca
 from coattend.export import check_certificate, export_onnx, freeze
 from coattend.nn import GroupConv2d
+from coattend.nn.observe import estimate_norm_statistics
 
 NETWORKS = ["a_p4cnn:width=4,relative=0-1", "p4cnn:width=16,relative=0-1,head=max", "p4m_allcnn:width=4,relative=0-2-5"]
 
@@ -23,7 +24,7 @@ def settled(name: str) -> ca.models.EquivariantNetwork:
     torch.manual_seed(0)
     network = ca.create_model(name)
     size = 28 if network.in_channels == 1 else 32
-    ca.nn.estimate_norm_statistics(network, [torch.randn(8, network.in_channels, size, size)])
+    estimate_norm_statistics(network, [torch.randn(8, network.in_channels, size, size)])
     return network.eval()
 
 

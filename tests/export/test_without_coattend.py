@@ -12,6 +12,7 @@ from experiments.export_parity import PROGRAM, differences, write_cases
 
 import coattend as ca
 from coattend.export import export_frozen, export_onnx, export_pt2
+from coattend.nn.observe import estimate_norm_statistics
 from tests.export.test_freeze import small
 
 # One without attention, one with each kind of it; experiments/export_parity.py does all 21 at full width.
@@ -31,7 +32,7 @@ def test_all_networks_return_the_same_without_coattend(tmp_path: Path) -> None:
         torch.manual_seed(3)
         model = ca.create_model(small(name)).float()
         size = ca.model_entry(name).image_size
-        ca.nn.estimate_norm_statistics(model, [torch.randn(8, model.in_channels, size, size, dtype=torch.float32)])
+        estimate_norm_statistics(model, [torch.randn(8, model.in_channels, size, size, dtype=torch.float32)])
         model.eval()
         folder = tmp_path / name
         folder.mkdir()

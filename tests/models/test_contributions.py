@@ -13,14 +13,14 @@ from torch.utils.flop_counter import FlopCounterMode
 import coattend as ca
 from coattend.models import Probe, choose_poses, contributions, group_convolutions, restricted
 from coattend.models.contributions import MEASURES
-from coattend.nn import multiply_adds
+from coattend.nn.observe import estimate_norm_statistics, multiply_adds
 
 SHAPE = (1, 28, 28)
 
 
 def network(name: str = "p4cnn:width=4") -> ca.models.EquivariantNetwork:
     model = ca.create_model(name)
-    ca.nn.estimate_norm_statistics(model, [torch.randn(8, *SHAPE)])
+    estimate_norm_statistics(model, [torch.randn(8, *SHAPE)])
     return model
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import coattend as ca
 from coattend.models import convert_state_dict
-from coattend.nn import estimate_norm_statistics
+from coattend.nn.observe import estimate_norm_statistics
 
 FACTOR = 2 * math.pi / 4
 RENAME = {

@@ -9,6 +9,7 @@ import torch
 
 import coattend as ca
 from coattend.models import group_convolutions, restricted, restricted_poses
+from coattend.nn.observe import estimate_norm_statistics
 
 
 @pytest.mark.parametrize(
@@ -43,5 +44,5 @@ def test_relative_poses_are_an_option_of_every_network() -> None:
 def test_a_restricted_network_is_invariant(name: str) -> None:
     model = ca.create_model(name)
     x = torch.randn(2, model.in_channels, 28, 28)
-    ca.nn.estimate_norm_statistics(model, [x])
+    estimate_norm_statistics(model, [x])
     ca.assert_equivariant(model.eval(), x, model.group, tol=1e-12)

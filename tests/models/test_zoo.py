@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import coattend as ca
-from coattend.nn import estimate_norm_statistics
+from coattend.nn.observe import estimate_norm_statistics
 
 COUNTS = {
     "z2cnn": 21_750,

@@ -48,7 +48,7 @@ def work(rank: int, folder: str) -> None:
     if rank == 0:
         make_net()(batch())  # a look of one process: nobody else is there to wait for
     net = make_net()
-    ca.nn.synchronise_norms(net)
+    ca.nn.GroupBatchNorm2d.convert_sync_batchnorm(net)
     x = batch().split(SHARES)[rank]
     net(x).square().sum().backward()
     for parameter in net.parameters():
@@ -98,12 +98,12 @@ def test_no_collective_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None
     net = make_net()
     net(batch())
     assert not reduced
-    ca.nn.synchronise_norms(net)
+    ca.nn.GroupBatchNorm2d.convert_sync_batchnorm(net)
     assert "sync=True" in repr(net)
     net.eval()(batch())
     assert not reduced
     net.train()(batch())
     assert len(reduced) == 4  # sums and squares of two norms
-    ca.nn.synchronise_norms(net, sync=False)
+    ca.nn.GroupBatchNorm2d.convert_sync_batchnorm(net, sync=False)
     net(batch())
     assert len(reduced) == 4

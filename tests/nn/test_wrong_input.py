@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import coattend as ca
+from coattend.nn.observe import attention_masks, estimate_norm_statistics
 from tests.some_groups import quaternions
 
 nn = ca.nn
@@ -232,10 +233,13 @@ def test_norms_name_a_wider_input(norm: str) -> None:
         (lambda: ca.models.restricted(None, (0,)), "restricted expects a model, a torch.nn.Module, got NoneType"),
         (lambda: ca.models.group_convolutions("p4cnn"), "group_convolutions expects a model.*got str"),
         (lambda: ca.models.restricted_poses(None), "expects a model.*got NoneType"),
-        (lambda: nn.synchronise_norms(None), "synchronise_norms expects a model.*got NoneType"),
-        (lambda: nn.estimate_norm_statistics(None, []), "estimate_norm_statistics expects a model.*got NoneType"),
-        (lambda: nn.estimate_norm_statistics(nn.GroupBatchNorm2d(1), None), "batches to iterate over, got NoneType"),
-        (lambda: nn.attention_masks(None, MAP), "attention_masks expects a model.*got NoneType"),
+        (
+            lambda: nn.GroupBatchNorm2d.convert_sync_batchnorm(None),
+            "convert_sync_batchnorm expects a model.*got NoneType",
+        ),
+        (lambda: estimate_norm_statistics(None, []), "estimate_norm_statistics expects a model.*got NoneType"),
+        (lambda: estimate_norm_statistics(nn.GroupBatchNorm2d(1), None), "batches to iterate over, got NoneType"),
+        (lambda: attention_masks(None, MAP), "attention_masks expects a model.*got NoneType"),
     ],
 )
 def test_what_is_no_model_is_refused(call: object, message: str) -> None:

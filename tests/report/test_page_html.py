@@ -17,7 +17,7 @@ import torch
 from coattend.cli import main
 from coattend.data import load_data
 from coattend.data.augmentation import turned_batch
-from coattend.nn import evaluating
+from coattend.nn.observe import evaluating
 from coattend.report import co_occurrence
 from coattend.report.curves import ANGLES, error_by_angle, repeats
 from coattend.report.page import write_report

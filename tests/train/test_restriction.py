@@ -12,7 +12,7 @@ import coattend as ca
 from coattend import cli
 from coattend.export import check_certificate
 from coattend.models import group_convolutions, restricted_poses
-from coattend.nn import multiply_adds
+from coattend.nn.observe import multiply_adds
 from coattend.report import contribution_figure, restriction_table
 from coattend.report.style import save
 from coattend.train import Recipe, RunFolder, load_trained, train

@@ -6,5 +6,6 @@ from coattend.equivariance.diagnosis import Diagnosis as Diagnosis
 from coattend.equivariance.diagnosis import Fault as Fault
 from coattend.equivariance.error import assert_equivariant as assert_equivariant
 from coattend.equivariance.error import equivariance_error as equivariance_error
+from coattend.equivariance.exactness import is_exact as is_exact
 from coattend.equivariance.geometry import divides as divides
 from coattend.equivariance.geometry import safe_sizes as safe_sizes

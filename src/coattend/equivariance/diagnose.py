@@ -23,7 +23,8 @@ from coattend.equivariance.error import (
 from coattend.equivariance.fields import Field, Layout, candidate_fields, field_of, quotients_of
 from coattend.equivariance.geometry import safe_sizes
 from coattend.groups import FiniteGroup, Subgroup, get_group
-from coattend.nn import PoseConv2d, evaluating
+from coattend.nn import PoseConv2d
+from coattend.nn.observe import evaluating
 
 
 def diagnose(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coattend.equivariance.fields import Field, Layout, field_of, quotients_of
 from coattend.equivariance.ruler import compared_part, smoothed_input
 from coattend.groups import FiniteGroup, get_group
-from coattend.nn import evaluating
+from coattend.nn.observe import evaluating
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 

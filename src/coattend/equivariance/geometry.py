@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from coattend.nn import PoseConv2d, SpatialAvgPool2d, SpatialMaxPool2d, evaluating
+from coattend.nn import PoseConv2d, SpatialAvgPool2d, SpatialMaxPool2d
+from coattend.nn.observe import evaluating
 
 _POOLS = (nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool2d, nn.AvgPool3d)
 

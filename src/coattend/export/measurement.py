@@ -18,7 +18,8 @@ from coattend.export.certificate import PROBES, SEED, STORED_OUTPUTS, Certificat
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork
 from coattend.models.options import encoded_option
-from coattend.nn import PoseConv2d, evaluating
+from coattend.nn import PoseConv2d
+from coattend.nn.observe import evaluating
 
 SLACK = 2.0  # another processor rounds otherwise
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from coattend.equivariance.exactness import in_channels_of
 from coattend.models import EquivariantNetwork, model_entry
-from coattend.models.exactness import in_channels_of
-from coattend.nn import evaluating
+from coattend.nn.observe import evaluating
 
 MOST_PIXELS = 2048
 

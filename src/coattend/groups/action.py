@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coattend.groups.families import get_group
-from coattend.groups.filters import Interpolation
+from coattend.groups.filter_action import Interpolation
 from coattend.groups.finite_group import FiniteGroup, quarter_turn
+from coattend.groups.named import get_group
 
 
 def transform_image(x: Tensor, group: FiniteGroup | str, g: int, interpolation: Interpolation = "bicubic") -> Tensor:

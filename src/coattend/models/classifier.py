@@ -17,7 +17,7 @@ from coattend.models import hub
 from coattend.models.network import EquivariantNetwork
 from coattend.models.records import RunError, damaged, read_header, read_header_recipe
 from coattend.models.serialization import load_model_file, read_model_file, save_model
-from coattend.nn import evaluating
+from coattend.nn.observe import evaluating
 
 BEST, LAST = "best.safetensors", "last.safetensors"  # of a run: the epoch chosen on validation, and the last
 

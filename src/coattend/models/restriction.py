@@ -10,8 +10,9 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from coattend.models.network import EquivariantNetwork, ModelConfig
-from coattend.nn import PoseConv2d, multiply_adds
+from coattend.nn import PoseConv2d
 from coattend.nn.checks import check_model
+from coattend.nn.observe import multiply_adds
 
 Model = TypeVar("Model", bound=nn.Module)
 Relative = Mapping[str, Iterable[int]] | Iterable[int] | int

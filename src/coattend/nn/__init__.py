@@ -14,13 +14,8 @@ from coattend.nn.norm import GroupBatchNorm2d as GroupBatchNorm2d
 from coattend.nn.norm import GroupGroupNorm2d as GroupGroupNorm2d
 from coattend.nn.norm import GroupInstanceNorm2d as GroupInstanceNorm2d
 from coattend.nn.norm import GroupLayerNorm2d as GroupLayerNorm2d
-from coattend.nn.norm import synchronise_norms as synchronise_norms
-from coattend.nn.observe import attention_masks as attention_masks
-from coattend.nn.observe import evaluating as evaluating
-from coattend.nn.observe import multiply_adds as multiply_adds
 from coattend.nn.pooling import GroupPool as GroupPool
 from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
 from coattend.nn.slice_conv import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d
-from coattend.nn.statistics import estimate_norm_statistics as estimate_norm_statistics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from coattend.nn.checks import check_device, check_dtype, check_integer, check_model, check_number, check_real_map
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def check_norm(layer: nn.Module, name: str, channels: object, eps: object, momentum: object = None) -> int:
@@ -32,8 +34,9 @@ def check_norm_dtype(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
 class GroupBatchNorm2d(_BatchNorm):
     """Batch norm per channel, over batch, poses and positions; arguments as :class:`torch.nn.BatchNorm2d`.
 
-    With ``sync=True`` the statistics in training are those of the joint batch of all processes, and every process has
-    to take part in every forward; :func:`synchronise_norms` sets it for a whole model.
+    With ``sync=True`` the statistics in training are those of the joint batch of all processes, as in
+    :class:`torch.nn.SyncBatchNorm`. Every process then has to run every forward in training mode; a process that runs
+    one alone waits for the others. :meth:`convert_sync_batchnorm` sets it for a whole model.
 
     Shapes: (batch, channels, group, height, width) in and out; two parameters per channel.
     """
@@ -53,6 +56,20 @@ class GroupBatchNorm2d(_BatchNorm):
         num_features = check_norm(self, "num_features", num_features, eps, momentum)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sync = sync
+
+    @staticmethod
+    def convert_sync_batchnorm(module: Model, sync: bool = True) -> Model:
+        """Set ``sync`` of every GroupBatchNorm2d in a model, in place, and return the model.
+
+        >>> model = GroupBatchNorm2d.convert_sync_batchnorm(nn.Sequential(GroupBatchNorm2d(8)))
+        >>> model[0].sync
+        True
+        """
+        check_model("convert_sync_batchnorm", module)
+        for norm in module.modules():
+            if isinstance(norm, GroupBatchNorm2d):
+                norm.sync = sync
+        return module
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
@@ -95,22 +112,6 @@ class GroupBatchNorm2d(_BatchNorm):
         check_real_map(self, input, self.num_features)
         if self.weight is not None:
             check_norm_dtype(self, input, self.weight)
-
-
-def synchronise_norms(model: nn.Module, sync: bool = True) -> None:
-    """Let the batch norms of a model use the joint batch of all processes in training, or no longer.
-
-    Every process then has to run every forward in training mode; a process that runs one alone waits for the others.
-
-    >>> model = nn.Sequential(GroupBatchNorm2d(8))
-    >>> synchronise_norms(model)
-    >>> model[0].sync
-    True
-    """
-    check_model("synchronise_norms", model)
-    for module in model.modules():
-        if isinstance(module, GroupBatchNorm2d):
-            module.sync = sync
 
 
 class _SumOverProcesses(torch.autograd.Function):

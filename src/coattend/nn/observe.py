@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coattend.nn._conv_base import PoseConv2d
 from coattend.nn.attention import PoseAttention
@@ -111,6 +112,29 @@ def attended_convolutions(model: nn.Module, x: Tensor) -> dict[str, str]:
         elif last is not None:
             attended[call.name] = last
     return attended
+
+
+def estimate_norm_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Replace the running statistics of all batch norms by their uniform average over the batches, as in [CW16].
+
+    Unlike ``torch.optim.swa_utils.update_bn``, dropout is off, and modes and momenta are restored afterwards.
+    """
+    check_model("estimate_norm_statistics", model)
+    if not isinstance(batches, Iterable):
+        raise ValueError(f"estimate_norm_statistics expects batches to iterate over, got {type(batches).__name__}.")
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    with evaluating(model):
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # torch's word for a cumulative average
+            norm.train()
+        try:
+            for batch in batches:
+                model(batch)
+        finally:
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
 
 
 def multiply_adds(network: nn.Module, image_shape: tuple[int, int, int]) -> dict[str, int]:

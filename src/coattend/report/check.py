@@ -15,7 +15,7 @@ from coattend.groups import get_group
 from coattend.models import EquivariantNetwork, create_model, exactness_line, load_model, model_entry
 from coattend.models.classifier import weights_file
 from coattend.models.hub import is_hub_address
-from coattend.nn import estimate_norm_statistics
+from coattend.nn.observe import estimate_norm_statistics
 from coattend.report.console import equivariance_table
 
 EXPORTED = (".onnx", ".pt2")  # measured as their certificates say

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from coattend.data.augmentation import turned_batch
-from coattend.models import is_exact
+from coattend.equivariance import is_exact
 from coattend.models.classifier import Classifier
-from coattend.nn import evaluating, multiply_adds
+from coattend.nn.observe import evaluating, multiply_adds
 from coattend.report.style import COLOURS, STYLES, drawing
 
 if TYPE_CHECKING:

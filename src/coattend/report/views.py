@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from coattend.equivariance.geometry import window_of
 from coattend.groups import FiniteGroup, get_group
 from coattend.groups.action import transform_image, transform_map
-from coattend.nn import PoseAttention, PoseConv2d, SliceCoAttentiveConv2d, evaluating
+from coattend.nn import PoseAttention, PoseConv2d, SliceCoAttentiveConv2d
+from coattend.nn.observe import evaluating
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from coattend.data.catalog import ENTRIES
 from coattend.models import create_model
-from coattend.nn import multiply_adds
+from coattend.nn.observe import multiply_adds
 from coattend.train.recipes import get_recipe
 
 SUSTAINED = 5e12  # floating-point operations a second; a quarter of what large cards promise in float32

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coattend.models.records import RunError
-from coattend.nn import synchronise_norms
+from coattend.nn import GroupBatchNorm2d
 from coattend.train.recipe import Recipe
 
 
@@ -17,7 +17,7 @@ def check_loss(loss: float, recipe: Recipe, step: int, epoch: int, model: nn.Mod
     """Stop the run if the loss is not finite or beyond the recipe's limit."""
     if math.isfinite(loss) and loss <= recipe.explode:
         return
-    synchronise_norms(model, False)  # this process alone runs the batch again; the run ends here
+    GroupBatchNorm2d.convert_sync_batchnorm(model, False)  # this process alone runs the batch again; the run ends here
     name, size = largest_activation(model, batch)
     raise diverged(
         f"the loss is {loss:g} at step {step} (epoch {epoch}), the largest activation {size:.3g} is that of {name}",

@@ -20,7 +20,7 @@ from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork, exactness_line, read_model_file
 from coattend.models.classifier import Classifier, check_finite, load_trained, weights_file
 from coattend.models.prediction import write_csv
-from coattend.nn import evaluating
+from coattend.nn.observe import evaluating
 from coattend.train.batches import Examples
 from coattend.train.run_folder import RunError
 

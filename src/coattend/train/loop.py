@@ -24,7 +24,8 @@ from coattend.models import (
     restricted,
     restricted_poses,
 )
-from coattend.nn import estimate_norm_statistics, synchronise_norms
+from coattend.nn import GroupBatchNorm2d
+from coattend.nn.observe import estimate_norm_statistics
 from coattend.train.batches import SEEDS, prepare
 from coattend.train.board import Board
 from coattend.train.checkpoint import DAMAGE, damaged_checkpoint
@@ -92,7 +93,7 @@ def train(
         make_augmentation(recipe.augmentation)  # refuses unknown steps before anything is written
         torch.manual_seed(seed)
         network = together(fabric, lambda: build_network(model_name, data))
-        synchronise_norms(network, fabric.world_size > 1)
+        GroupBatchNorm2d.convert_sync_batchnorm(network, fabric.world_size > 1)
         parameters = count_parameters(network)
         together(fabric, lambda: stack.enter_context(folder.lock()) if leads else None)
         if (result := by_first(fabric, lambda: finished(data))) is not None:  # by a process that had the lock before

@@ -33,7 +33,7 @@ from coattend.models import (
 from coattend.models.classifier import Classifier, load_trained, recipe_of, weights_file
 from coattend.models.records import RunError
 from coattend.models.restriction import RelativePoses
-from coattend.nn import estimate_norm_statistics, multiply_adds
+from coattend.nn.observe import estimate_norm_statistics, multiply_adds
 from coattend.train.batches import Examples
 from coattend.train.evaluate import evaluate
 from coattend.train.optimizer import make_optimizer

@@ -19,7 +19,7 @@ import coattend as ca
 from coattend.data import load_data, make_preprocessing
 from coattend.groups import transform_image
 from coattend.models.classifier import Classifier, load_trained
-from coattend.nn import estimate_norm_statistics
+from coattend.nn.observe import estimate_norm_statistics
 from coattend.report.explorer.build import FIRST
 from coattend.report.explorer.serve import page_server
 from tests.report.conftest import Opened

@@ -20,8 +20,8 @@ from coattend.export.onnx import onnx_model
 from coattend.models import EquivariantNetwork, model_entry, network_name
 from coattend.models.classifier import Classifier, load_trained
 from coattend.models.pretrained import pretrained_file
-from coattend.nn import SliceCoAttentiveConv2d, evaluating
-from coattend.nn.observe import attended_convolutions
+from coattend.nn import SliceCoAttentiveConv2d
+from coattend.nn.observe import attended_convolutions, evaluating
 from coattend.version import __version__
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
 import coattend as ca
-from coattend.models.exactness import exactness, exactness_line
+from coattend.equivariance.exactness import exactness
+from coattend.models.exactness import exactness_line
 
 nn = ca.nn
 Sequential = torch.nn.Sequential

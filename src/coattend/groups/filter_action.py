@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coattend.groups.families import get_group
 from coattend.groups.finite_group import FiniteGroup
 from coattend.groups.integers import whole_number
+from coattend.groups.named import get_group
 
 Interpolation = Literal["bilinear", "bicubic"]
 LARGEST_TABLE = 2**27  # entries, a gigabyte

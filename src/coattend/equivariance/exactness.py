@@ -1,0 +1,196 @@
+"""Is a network exactly equivariant at an input size? Measured on a copy with generic weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coattend.equivariance.error import tensors_in
+from coattend.equivariance.fields import FOLDS, Field, candidate_fields, quotients_of
+from coattend.groups import FiniteGroup
+from coattend.nn import GroupBatchNorm2d, PoseAttention, PoseConv2d
+from coattend.nn.observe import estimate_norm_statistics, evaluating
+
+IMAGES = 2
+TOLERANCE = 1e-10  # of what differs between images; rounding of float64 amounts to some 1e-14
+LEAST_SPREAD = 1e-4  # below it what differs between images is too small a part of the outputs to be measured
+DRAWS = 5  # a narrow network may happen to be dead, its outputs constant
+PERTURBATION = 0.3  # of a parameter's proper size
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """Whether a model was shown to be exact at a size; where it was not, the reason.
+
+    ``size_matters`` where the model was measured and did not commute, so that it may at another size.
+    """
+
+    proven: bool
+    reason: str = ""
+    size_matters: bool = False
+
+
+def is_exact(model: nn.Module, size: int | tuple[int, int]) -> bool:
+    """Whether the model commutes exactly with the group it is built over for images of this size, measured.
+
+    ``size`` is a number of pixels or (height, width). A copy of the model in float64 gets generic values for all
+    parameters and norm statistics, so that no bias that happens to be zero hides anything, and is run on random
+    images and on their moves. True means that it commuted, to rounding (1e-10), with the generators of every group
+    among its layers, and so with every element. The result holds for other weights too. The model itself, its mode and
+    the state of torch's random generator stay as they are. The cost is that of a few passes of two images in float64.
+
+    False means "not shown", whatever the reason: it does not commute, it has interpolated filters (C8, D6) or attention
+    of a structure that is not the group's, no layer over a group, outputs that are constant or not finite, or it cannot
+    be run in float64. :func:`coattend.diagnose` finds the layer. A network over the trivial group is exact in the
+    sense that there is nothing to commute with, and invariant to nothing.
+    """
+    return exactness(model, size).proven
+
+
+def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
+    """What :func:`is_exact` returns, with the reason."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"is_exact expects a torch.nn.Module, got {type(model).__name__}.")
+    height, width = _height_and_width(size)
+    groups = list(dict.fromkeys(layer.group for layer in model.modules() if isinstance(layer, PoseConv2d)))
+    in_channels = in_channels_of(model)
+    if not groups:
+        return Exactness(False, "no layer of it is built over a group")
+    acting = [group for group in groups if group.order > 1]
+    for group in acting:
+        if not group.is_exact:
+            exact = len(group.exact_elements)
+            return Exactness(False, f"{group.name} has {exact} exact elements of {group.order}, the others interpolate")
+    for layer in model.modules():
+        if isinstance(layer, PoseAttention) and not layer.is_equivariant:
+            return Exactness(False, f"{layer} does not commute with {layer.group.name}")
+    if not acting:
+        return Exactness(True)
+    if any(tensor.is_meta for tensor in model.state_dict().values()):
+        raise ValueError(
+            "is_exact measures the model, and on the meta device there is nothing to measure; load it first."
+        )
+    if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
+        return Exactness(False, "its weights are not finite")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            for _ in range(DRAWS):
+                images = _chance((IMAGES, in_channels, height, width), _device(model))
+                found = _measured(_generic_copy(model, images), images, acting)
+                if found.proven or found.size_matters:
+                    break
+            return found
+        except (RuntimeError, TypeError) as error:
+            return Exactness(False, f"its copy in float64 cannot be run on these images ({str(error).splitlines()[0]})")
+
+
+def _height_and_width(size: object) -> tuple[int, int]:
+    pair = (size, size) if isinstance(size, int) else size
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(type(n) is int and n > 0 for n in pair):
+        raise ValueError(f"size must be a positive number of pixels or a pair (height, width) of them, got {size!r}.")
+    return pair[0], pair[1]
+
+
+def _generic_copy(model: nn.Module, images: Tensor) -> nn.Module:
+    """The same architecture in float64 with weights that no accident holds for: no zeros, no equal statistics."""
+    computed = {id(t): t.detach() for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor)}
+    # Pruning sets tensors with a history, which deepcopy refuses to copy.
+    twin = copy.deepcopy(model, computed).to(device=images.device, dtype=torch.float64)
+    GroupBatchNorm2d.convert_sync_batchnorm(twin, False)  # other processes do not take part
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            _make_generic(name, parameter)
+        estimate_norm_statistics(twin, [images])  # activations of moderate size in every layer
+        for module in twin.modules():
+            mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+            if isinstance(mean, Tensor) and isinstance(variance, Tensor):
+                mean.add_(PERTURBATION * variance.sqrt() * _chance(mean.shape, mean.device))
+                variance.mul_(torch.exp(PERTURBATION * _chance(variance.shape, variance.device)))
+    return twin
+
+
+def _make_generic(name: str, parameter: Tensor) -> None:
+    """Scale weights so that signals neither fade nor grow from layer to layer, and move every value by chance."""
+    noise = _chance(parameter.shape, parameter.device)
+    size = parameter.square().mean().sqrt()
+    if parameter.ndim >= 2:
+        proper = math.sqrt(2 * len(parameter) / parameter.numel())
+        parameter.mul_(torch.where(size > 0, proper / size, 0))
+        parameter.add_(proper * torch.where(size > 0, PERTURBATION, 1) * noise)
+    elif name.endswith("bias"):
+        parameter.copy_(PERTURBATION * noise)
+    else:
+        parameter.add_(PERTURBATION * torch.where(size > 0, size, 1) * noise)
+
+
+def _device(model: nn.Module) -> torch.device:
+    """Where to measure: where the model is, unless float64 is missing there."""
+    device = next(model.parameters()).device
+    return device if device.type in ("cpu", "cuda") else torch.device("cpu")
+
+
+def _chance(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Normal numbers of the CPU's generator, the same on every device."""
+    return torch.randn(tuple(shape), dtype=torch.float64).to(device)
+
+
+def _measured(model: nn.Module, images: Tensor, groups: Sequence[FiniteGroup]) -> Exactness:
+    with evaluating(model):
+        outputs = list(tensors_in(model(images)))
+        spreads = [_spread(y) for y in outputs]
+        if not outputs or not all(spread is not None for spread in spreads):
+            return Exactness(False, "an output is constant, not finite or has no batch axis, which shows nothing")
+        for group in groups:
+            quotients = quotients_of(model, None, group)
+            readings = [
+                [field for field in candidate_fields(y, group, quotients) if field.kind not in FOLDS] for y in outputs
+            ]
+            for g in _generators(group):
+                moved = list(tensors_in(model(Field("image").move(images, group, g))))
+                for i, (y, spread) in enumerate(zip(outputs, spreads, strict=True)):
+                    assert spread is not None
+                    errors = {field: _difference(moved[i], field.move(y, group, g)) / spread for field in readings[i]}
+                    readings[i] = [field for field, error in errors.items() if error <= TOLERANCE]
+                    if not readings[i]:
+                        worst = f": error {min(errors.values()):.1e}" if errors else ""
+                        element = f"{group.name}, {group.describe(g)}"
+                        return Exactness(False, f"it does not commute with {element}{worst}", size_matters=True)
+    return Exactness(True)
+
+
+def _generators(group: FiniteGroup) -> list[int]:
+    """A few elements whose products are the whole group: what commutes with them commutes with all."""
+    found: list[int] = []
+    for g in group.elements:
+        if g not in group.generate(found):
+            found.append(g)
+    return found
+
+
+def _spread(y: Tensor) -> float | None:
+    """How much an output differs between images; None where that does not measure anything."""
+    if y.ndim == 0 or len(y) != IMAGES or not y.is_floating_point() or not y.isfinite().all():
+        return None
+    spread = torch.linalg.vector_norm(y - y.mean(0, keepdim=True)).item()
+    return spread if spread > LEAST_SPREAD * torch.linalg.vector_norm(y).item() else None
+
+
+def _difference(actual: Tensor, expected: Tensor) -> float:
+    if actual.shape != expected.shape:
+        return float("inf")
+    return torch.linalg.vector_norm(actual - expected).item()
+
+
+def in_channels_of(model: nn.Module) -> int:
+    """Return how many channels the images of a network have: its ``in_channels``, or those of its first convolution."""
+    layers = (m for m in model.modules() if isinstance(m, (PoseConv2d, nn.Conv2d)))
+    channels = getattr(model, "in_channels", getattr(next(layers, None), "in_channels", None))
+    if not isinstance(channels, int):
+        raise ValueError("is_exact needs a model with a convolution, to know how many channels its images have.")
+    return channels
