@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coattend.equivariance.fields import Field
 from coattend.groups import FiniteGroup
+from coattend.nn import observe
 
 
 @dataclass
@@ -39,27 +40,20 @@ def recorded_calls(module: nn.Module, x: Tensor, group: FiniteGroup, field: Fiel
 
 
 def record(module: nn.Module, x: Tensor) -> list[Call]:
-    """Every call with tensors during one pass, a parent before its children."""
-    calls: list[Call] = []
-    handles = []
-    for name, child in module.named_modules():
+    """Return every call with tensors during one pass, a parent before its children."""
 
-        def hook(m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = name) -> None:
-            tensors = tuple(a.clone() for a in args if isinstance(a, Tensor) and a.is_floating_point())
-            if tensors:
-                calls.append(Call(name, m, tensors, _runner(m, args, kwargs)))
+    def with_tensors(call: observe.Call) -> Call | None:
+        tensors = tuple(a.clone() for a in call.inputs if isinstance(a, Tensor) and a.is_floating_point())
+        run = _runner(call.layer, call.inputs, call.keywords)
+        return Call(call.name, call.layer, tensors, run) if tensors else None
 
-        handles.append(child.register_forward_pre_hook(hook, with_kwargs=True))
-    try:
+    with observe.recording(module, with_tensors, before=True) as calls:
         module(x)
-    finally:
-        for handle in handles:
-            handle.remove()
     return calls
 
 
 def _runner(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """Call the module again with other tensors in the place of the first call's; copies, lest it works in place."""
+    """Return a function that calls the module with other tensors; copies, in case the module works in place."""
 
     def run(*tensors: Tensor) -> Any:
         queue = iter(tensors)

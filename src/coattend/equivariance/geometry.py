@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from coattend.nn import PoseConv2d, SpatialAvgPool2d, SpatialMaxPool2d
-from coattend.nn.observe import evaluating
+from coattend.nn.observe import Call, evaluating, recording
 
 _POOLS = (nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool2d, nn.AvgPool3d)
 
@@ -47,21 +47,16 @@ def window_of(module: nn.Module) -> Window | None:
 
 def divides(module: nn.Module, x: Tensor) -> bool:
     """Whether every strided window inside the module covers the maps it gets when the input is ``x``."""
-    remainders: list[int] = []
 
-    def measure(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        window = window_of(layer)
-        if window is not None and inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim >= 4:
-            remainders.extend(window.left_over(size) for size in inputs[0].shape[-2:])
+    def leaves_pixels(call: Call) -> bool | None:
+        window = window_of(call.layer)
+        if window is None or not call.inputs or not isinstance(call.inputs[0], Tensor) or call.inputs[0].ndim < 4:
+            return None
+        return any(window.left_over(size) for size in call.inputs[0].shape[-2:])
 
-    handles = [layer.register_forward_pre_hook(measure) for layer in module.modules()]
-    try:
-        with evaluating(module):
-            module(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return not any(remainders)
+    with evaluating(module), recording(module, leaves_pixels, before=True) as uncovered:
+        module(x)
+    return not any(uncovered)
 
 
 def safe_sizes(module: nn.Module, x: Tensor, reach: int = 32) -> list[tuple[int, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from coattend.equivariance.geometry import window_of
 from coattend.groups import FiniteGroup, get_group
 from coattend.groups.action import transform_image, transform_map
 from coattend.nn import PoseAttention, PoseConv2d, SliceCoAttentiveConv2d
-from coattend.nn.observe import evaluating
+from coattend.nn.observe import Call, evaluating, recording
 
 
 @dataclass(frozen=True)
@@ -52,35 +51,26 @@ def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
     slices: dict[nn.Module, tuple[int, ...]] = {
         module.attention: module.relative for module in model.modules() if isinstance(module, SliceCoAttentiveConv2d)
     }
-    found: list[tuple[str, nn.Module, FiniteGroup, Tensor, Tensor | None]] = []
+
+    def step(call: Call) -> tuple[int, int, int] | None:
+        window = window_of(call.layer)
+        return None if window is None else (call.inputs[0].shape[-1], call.output.shape[-1], window.stride)
+
+    def seen(call: Call) -> tuple[Call, FiniteGroup, Tensor, Tensor | None] | None:
+        if isinstance(call.layer, PoseAttention):
+            return call, call.layer.group, call.inputs[0], call.layer.mask(call.inputs[0])
+        assert isinstance(call.layer, PoseConv2d)
+        return (call, call.layer.group, call.output, None) if call.output.ndim == 5 else None
+
+    layers = PoseAttention if attentive else PoseConv2d
+    with evaluating(model), recording(model, step) as steps, recording(model, seen, layers, before=attentive) as views:
+        model(images)
     reductions = {images.shape[-1]: 1}  # by the size of the map: no network here has one size at two scales
-    handles = []
-
-    def watch(name: str, module: nn.Module) -> None:
-        def before(layer: PoseAttention, inputs: tuple[Tensor, ...]) -> None:
-            found.append((name, layer, layer.group, inputs[0], layer.mask(inputs[0])))
-
-        def after(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if not attentive and isinstance(layer, PoseConv2d) and output.ndim == 5:
-                found.append((name, layer, layer.group, output, None))
-            if (window := window_of(layer)) is not None:
-                reductions.setdefault(output.shape[-1], reductions.get(inputs[0].shape[-1], 1) * window.stride)
-
-        if isinstance(module, PoseAttention):
-            handles.append(module.register_forward_pre_hook(before))
-        handles.append(module.register_forward_hook(after))
-
-    for name, module in model.named_modules():
-        watch(name, module)
-    try:
-        with evaluating(model):
-            model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    for size, reduced, stride in steps:
+        reductions.setdefault(reduced, reductions.get(size, 1) * stride)
     return [
-        LayerView(name, group, x, mask, slices.get(layer, ()), reductions.get(x.shape[-1], 1))
-        for name, layer, group, x, mask in found
+        LayerView(call.name, group, x, mask, slices.get(call.layer, ()), reductions.get(x.shape[-1], 1))
+        for call, group, x, mask in views
     ]
 
 

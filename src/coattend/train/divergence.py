@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coattend.models.records import RunError
 from coattend.nn import GroupBatchNorm2d
+from coattend.nn.observe import Call, recording
 from coattend.train.recipe import Recipe
 
 
@@ -49,21 +49,14 @@ def diverged(what: str, recipe: Recipe) -> RunError:
 
 
 def largest_activation(model: nn.Module, batch: Tensor) -> tuple[str, float]:
-    """The layer whose output is largest in magnitude, not-a-number counting as infinite."""
-    sizes: dict[str, float] = {}
-    handles = []
-    for name, module in model.named_modules():
+    """Return the layer whose output is largest in magnitude, NaN counting as infinite."""
 
-        def hook(_: nn.Module, __: Any, output: Any, name: str = name) -> None:
-            if isinstance(output, Tensor):
-                sizes[name] = torch.nan_to_num(output.detach().abs().max().float(), nan=math.inf).item()
+    def size(call: Call) -> tuple[str, float] | None:
+        if not isinstance(call.output, Tensor):
+            return None
+        return call.name, torch.nan_to_num(call.output.abs().max().float(), nan=math.inf).item()
 
-        if next(module.children(), None) is None:
-            handles.append(module.register_forward_hook(hook))
-    try:
-        with torch.no_grad():
-            model(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return max(sizes.items(), key=lambda item: item[1])
+    leaves = {name: module for name, module in model.named_modules() if next(module.children(), None) is None}
+    with torch.no_grad(), recording(model, size, leaves) as sizes:
+        model(batch)
+    return max(sizes, key=lambda item: item[1])
