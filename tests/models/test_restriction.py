@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,47 @@ def test_a_restricted_network_is_rebuilt_from_its_file(name: str, tmp_path: Path
     assert torch.equal(model.eval()(x), again.eval()(x))
     assert again.config == model.config
     assert ca.is_exact(ca.create_model(name), 32) == ca.is_exact(again, 32)
+
+
+def test_the_model_itself_does_not_change() -> None:
+    model = ca.create_model("a_p4cnn:width=4")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    config, random_state = copy.deepcopy(model.config), torch.get_rng_state()
+    smaller = restricted(model, (0, 2))
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert model.config == config
+    assert restricted_poses(model) == {}
+    with torch.no_grad():
+        for parameter in smaller.parameters():
+            parameter.zero_()
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not {id(p) for p in model.parameters()} & {id(p) for p in smaller.parameters()}
+
+
+def test_the_copy_keeps_everything_else() -> None:
+    conv = ca.nn.SliceCoAttentiveConv2d(2, 2, 3, "p4")
+    conv.weight.requires_grad_(False)
+    calls = []
+    conv.register_forward_hook(lambda *_: calls.append(1))
+    model = torch.nn.Sequential(conv, ca.nn.GroupBatchNorm2d(2), conv).eval()
+    smaller = restricted(model, {"0": (1, 3)})
+    assert smaller[0] is smaller[2]  # one layer, used twice
+    assert type(smaller[0]) is ca.nn.SliceCoAttentiveConv2d
+    assert not smaller.training
+    assert not smaller[0].weight.requires_grad
+    assert smaller[0].attention.weight.requires_grad
+    assert smaller[0].attention.channels == 4
+    smaller(torch.randn(1, 2, 4, 7, 7))
+    assert len(calls) == 2
+    assert restricted(conv, (1,)).relative == (1,)  # a layer alone
+
+
+def test_a_network_inside_another_module_records_its_poses() -> None:
+    model = torch.nn.ModuleDict({"network": ca.create_model("p4cnn:width=4")})
+    layer = next(iter(group_convolutions(model)))
+    smaller = restricted(model, {layer: (2,)})
+    assert smaller["network"].config.options["relative"] == {layer.removeprefix("network."): (2,)}
 
 
 def test_relative_poses_are_an_option_of_every_network() -> None:

@@ -26,12 +26,10 @@ from coattend.models import (
     choose_poses,
     contributions,
     group_convolutions,
-    read_model_file,
     restricted,
-    save_model,
 )
-from coattend.models.classifier import Classifier, load_trained, recipe_of, weights_file
-from coattend.models.records import RunError
+from coattend.models.classifier import Classifier, load_trained, weights_file
+from coattend.models.records import RunError, read_header_recipe
 from coattend.models.restriction import RelativePoses
 from coattend.nn.observe import estimate_norm_statistics, multiply_adds
 from coattend.train.batches import Examples
@@ -94,7 +92,8 @@ def restrict_trained(
     """
     check_target(to, overwrite)
     file = weights_file(path)
-    trained, recipe = load_trained(file), Recipe.from_dict(recipe_of(file))
+    trained = load_trained(file)
+    recipe = Recipe.from_dict(read_header_recipe(file, trained.metadata))
     source = matching_data(trained, data or recipe.data)
     train = examples(trained, source.train, train_images)
     test = examples(trained, source.test, test_images)
@@ -108,13 +107,13 @@ def restrict_trained(
         budget=budget,
         image_shape=trained.image_shape,
     )
-    network = restricted(original, poses)
+    smaller = restricted(trained, {f"network.{name}": relative for name, relative in poses.items()})
+    network = smaller.network
     estimate_norm_statistics(network, train.images.split(recipe.batch))
     before_tuning = copy.deepcopy(network)
     fine_tune(network, recipe, train, epochs, seed)
-    metadata, _, extra_tensors = read_model_file(file)
-    save_model(network, to, metadata=metadata, extra_tensors=extra_tensors)
-    export_safetensors(to, to, overwrite=True)
+    smaller.save(to)
+    export_safetensors(to, to, overwrite=True)  # with a certificate
     networks = {"before": original, "restricted": before_tuning, "fine-tuned": network}
     return Restriction(
         group=network.group,
