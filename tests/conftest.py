@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,3 +18,12 @@ def _exact_and_repeatable() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="session")
+def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs that :mod:`tests.runs` describes; not to be written into."""
+    pytest.importorskip("lightning_fabric")
+    from tests.runs import trained_once
+
+    return trained_once(tmp_path_factory)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
-from coattend._terminal import console, say
+from coattend._terminal import console, fetch_progress, say, working
 from coattend._words import missing
 from coattend.version import __version__
 
@@ -71,8 +71,11 @@ def check(
         seed: Seed of weights and images.
     """
     from coattend.report.check import check_network
+    from coattend.report.console import check_table
 
-    return 0 if check_network(model, size, group, seed, console()) else 1
+    checked = check_network(model, size, group, seed)
+    console().print(check_table(checked), crop=False)
+    return 0 if checked.holds else 1
 
 
 @app.command
@@ -89,7 +92,7 @@ def data(
         name: rotated-mnist, mnist or cifar10; mini is inside the package.
     """
     from coattend import data as datasets
-    from coattend.report.console import data_table, fetch_progress
+    from coattend.report.console import data_table
 
     if action == "list":
         console().print(data_table(datasets.available()))
@@ -336,7 +339,6 @@ def report(
         envelope_data: Data sets for the co-occurrence envelopes, separated by commas; by default that of the runs.
         pictures: Also write every figure into this folder, as PNG and SVG.
     """
-    from coattend.report.console import working
     from coattend.report.page import write_report
 
     with working("reading the runs") as progress:
@@ -362,11 +364,12 @@ def attend(
         to: The folder for the pictures, PNG and SVG.
     """
     from coattend.report.attend import attend as attend_to
-    from coattend.report.console import working
+    from coattend.report.console import attention_lines
 
-    with working(f"looking at {image}"):
-        for line in attend_to(file, image, to):
-            say(line)
+    with working(f"drawing what the network attends to in {image}"):
+        pictures = attend_to(file, image, to)
+    for line in attention_lines(pictures, image):
+        say(line)
     return 0
 
 
@@ -467,7 +470,8 @@ def restrict(
         overwrite: Replace a file that is there already.
     """
     from coattend._files import check_target
-    from coattend.report import contribution_figure, restriction_table
+    from coattend.report import contribution_figure
+    from coattend.report.console import restriction_table
     from coattend.report.style import save
     from coattend.train.restriction import restrict_trained
 

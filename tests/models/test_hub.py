@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 import coattend as ca
 from coattend.export import export_file
@@ -127,7 +126,7 @@ def test_verbs_take_addresses_of_the_hub(hub: Path, tmp_path: Path) -> None:
     ca.push_model(model, "hf://somebody/digits", metadata=metadata)
     assert "p4cnn for images 1 x 28 x 28" in next(export_file("hf://somebody/digits", tmp_path / "m.safetensors"))
     assert load_trained("hf://somebody/digits").image_shape == (1, 28, 28)
-    assert check_network("hf://somebody/digits", None, None, 0, Console(quiet=True))
+    assert check_network("hf://somebody/digits").holds
 
 
 @pytest.mark.parametrize(

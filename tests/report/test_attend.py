@@ -12,22 +12,21 @@ import torch
 from coattend.data import load_data, make_preprocessing
 from coattend.models import create_model
 from coattend.models.classifier import Classifier
-from coattend.report.attend import attend, fitted_image, look
+from coattend.nn import PoseAttention
+from coattend.report.attend import attend, fitted_image, posed_views
+from coattend.report.console import attention_lines
+from coattend.report.matrix_figure import has_matrices, matrices_figure
 from coattend.report.page import write_report
-from coattend.report.runs import find_runs
 from coattend.report.style import save
 from coattend.train import load_trained
-from tests.report.runs import ATTENTIVE, PLAIN, train_some
+from tests.runs import ATTENTIVE, PLAIN, SLICED, run_folder
 
 Image = pytest.importorskip("PIL.Image")
-SLICED = "a_p4cnn:width=2"
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("trained")
-    train_some(root, (SLICED, ATTENTIVE, PLAIN))
-    return {run.model: run.folder.path for run in find_runs([root])[0]}
+def folders(trained_runs: Path) -> dict[str, Path]:
+    return {model: run_folder(trained_runs, model) for model in (SLICED, ATTENTIVE, PLAIN)}
 
 
 @pytest.fixture
@@ -38,19 +37,21 @@ def digit(tmp_path: Path) -> Path:
 
 
 def test_every_layer_is_written_and_the_same_each_time(folders: dict[str, Path], digit: Path, tmp_path: Path) -> None:
-    said = list(attend(str(folders[ATTENTIVE]), digit, tmp_path / "pictures"))
-    assert all(line.startswith("wrote ") for line in said)
+    pictures = attend(str(folders[ATTENTIVE]), digit, tmp_path / "pictures")
+    assert (pictures.network, pictures.changes, pictures.has_attention) == (ATTENTIVE, "", True)
     written = {path.name: path for path in (tmp_path / "pictures").iterdir()}
+    assert set(pictures.files) == set(written.values())
+    assert list(attention_lines(pictures, digit)) == [f"wrote {path}" for path in pictures.files]
     layers = [f"layer{k}" for k in range(1, 8)]
     assert set(written) == {f"{name}{suffix}" for name in (*layers, "matrices") for suffix in (".png", ".svg")}
-    again = look(load_trained(folders[ATTENTIVE] / "best.safetensors"), load_data("mini").test.images[0])
+    again = posed_views(load_trained(folders[ATTENTIVE] / "best.safetensors"), load_data("mini").test.images[0])
     for path in save(again.figure(2), tmp_path / "layer3"):
         assert path.read_bytes() == written[path.name].read_bytes()
 
 
 @pytest.mark.parametrize("model", [SLICED, PLAIN])
 def test_every_kind_of_network_is_drawn(folders: dict[str, Path], model: str) -> None:
-    seen = look(load_trained(folders[model]), load_data("mini").test.images[0])
+    seen = posed_views(load_trained(folders[model]), load_data("mini").test.images[0])
     assert len(seen.views) == (7 if model == SLICED else 6)
     texts = " ".join(text.get_text() for text in seen.figure(1).texts)
     assert f"{model}: layer 2 of {len(seen.views)}" in texts
@@ -62,25 +63,52 @@ def test_every_kind_of_network_is_drawn(folders: dict[str, Path], model: str) ->
 def test_a_plain_network_and_an_odd_image_are_told(folders: dict[str, Path], tmp_path: Path) -> None:
     picture = tmp_path / "wide.png"
     Image.new("RGB", (60, 40), (200, 30, 90)).save(picture)
-    said = attend(str(folders[PLAIN]), picture, tmp_path / "pictures")
-    assert next(said).endswith(
-        "colour is made grey; 60 x 40 pixels are scaled to 28 x 28, the longer side cut at both ends"
-    )
-    assert next(said) == f"{PLAIN} has no attention, so the pictures show its responses only"
-    assert next(said) == f"wrote {tmp_path / 'pictures' / 'layer1.png'}"
+    lines = list(attention_lines(attend(str(folders[PLAIN]), picture, tmp_path / "pictures"), picture))
+    changes = "colour is made grey; 60 x 40 pixels are scaled to 28 x 28, the longer side cut at both ends"
+    assert lines[:3] == [
+        f"{picture}: {changes}",
+        f"{PLAIN} has no attention, so the pictures show its responses only",
+        f"wrote {tmp_path / 'pictures' / 'layer1.png'}",
+    ]
+
+
+class Threshold(PoseAttention):
+    """An attention without a matrix: responses above the mean of the poses pass."""
+
+    def mask(self, x: torch.Tensor) -> torch.Tensor:
+        return (x > x.mean(2, keepdim=True)).to(x.dtype)
+
+
+def test_masks_of_any_attention_are_drawn_and_matrices_where_there_are_some(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float32)
+    network = create_model("a_p4cnn:attention=output,width=1").eval()
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, PoseAttention):
+            network.set_submodule(name, Threshold(layer.channels, layer.group))
+    images = load_data("mini").test.images
+    one = Classifier(network, make_preprocessing(["scalar"]).fit(images), tuple("0123456789"), (1, 28, 28))
+    posed = posed_views(one, images[0])
+    assert len(posed.views) == 7
+    assert {float(value) for view in posed.views for value in view.mask.unique()} == {0, 1}
+    text = " ".join(text.get_text() for text in posed.figure(1).texts)
+    assert "Mask: the share of each response" in text
+    assert not has_matrices(network)
+    with pytest.raises(ValueError, match="no attention with matrices"):
+        matrices_figure(network)
+    assert has_matrices(create_model("a_p4cnn:width=1"))
 
 
 def test_mistakes_are_explained(folders: dict[str, Path], digit: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no file"):
-        list(attend("nowhere.safetensors", digit, tmp_path))
+        attend("nowhere.safetensors", digit, tmp_path)
     with pytest.raises(ValueError, match=r"absent\.png"):
-        list(attend(str(folders[PLAIN]), tmp_path / "absent.png", tmp_path))
+        attend(str(folders[PLAIN]), tmp_path / "absent.png", tmp_path)
     with pytest.raises(ValueError, match="is not a run folder"):
-        list(attend(str(tmp_path), digit, tmp_path))
+        attend(str(tmp_path), digit, tmp_path)
     with pytest.raises(ValueError, match="is a file; expected the name of a folder"):
-        next(attend(str(folders[PLAIN]), digit, digit))
+        attend(str(folders[PLAIN]), digit, digit)
     with pytest.raises(ValueError, match="cannot write /proc/pictures"):
-        next(attend(str(folders[PLAIN]), digit, Path("/proc/pictures")))
+        attend(str(folders[PLAIN]), digit, Path("/proc/pictures"))
 
 
 def test_images_are_fitted_and_left_alone_if_they_fit() -> None:
@@ -98,7 +126,7 @@ def test_long_names_neither_overlap_nor_leave_the_picture(label: str) -> None:
     network = create_model("p4cnn:group=p4m,width=1").float().eval()
     images = load_data("mini").test.images
     one = Classifier(network, make_preprocessing(["scalar"]).fit(images), (label,) * 10, (1, 28, 28), "")
-    figure = look(one, images[0]).figure(0)
+    figure = posed_views(one, images[0]).figure(0)
     figure.draw_without_rendering()
     titles = [axes.title.get_window_extent() for axes in figure.axes[:8]]
     strips = [axes.get_window_extent() for axes in figure.axes[:8]]
@@ -117,7 +145,7 @@ def test_missing_libraries_are_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it fails, as if it were not installed
     with pytest.raises(ValueError, match=r"run `pip install -e '\.\[plot\]'`"):
-        list(attend(str(folders[ATTENTIVE]), digit, tmp_path / "pictures"))
+        attend(str(folders[ATTENTIVE]), digit, tmp_path / "pictures")
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ValueError, match=r"run `pip install -e '\.\[plot\]'`"):
         write_report([folders[ATTENTIVE]], tmp_path / "report.html")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import coattend as ca
 from coattend.report import check_network
+from coattend.report.console import check_table
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +21,9 @@ def _float32() -> None:
 
 def checked(model: str | Path, size: int | None = None, group: str | None = None) -> tuple[bool, str]:
     console = Console(file=io.StringIO(), width=300, markup=False, highlight=False)
-    holds = check_network(str(model), size, group, 0, console)
-    return holds, console.file.getvalue()
+    check = check_network(str(model), size, group)
+    console.print(check_table(check), crop=False)
+    return check.holds, console.file.getvalue()
 
 
 def trained_file(path: Path, name: str = "p4_allcnn:width=2", size: int = 17) -> Path:

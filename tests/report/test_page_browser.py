@@ -13,16 +13,15 @@ import pytest
 from coattend.data import load_data
 from coattend.report.page import write_report
 from coattend.train import compare
-from tests.report.runs import ATTENTIVE, CONVENTIONAL, train_some
+from tests.runs import ATTENTIVE, CONVENTIONAL, run_folder
 
 TISSUE = ("Drüsen Gewebe", "Faser Bindegewebe", "dichte Zellkerne")
 
 
 @pytest.fixture(scope="module")
-def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("trained")
-    train_some(root, (CONVENTIONAL, ATTENTIVE))
-    return write_report([root])
+def page(browser: Any, trained_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = [run_folder(trained_runs, model) for model in (CONVENTIONAL, ATTENTIVE)]
+    return write_report(runs, tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -7,7 +7,6 @@ import math
 import shutil
 import statistics
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +16,31 @@ import torch
 from coattend.cli import main
 from coattend.data import load_data
 from coattend.data.augmentation import turned_batch
-from coattend.nn.observe import evaluating
+from coattend.models import create_model
+from coattend.models.classifier import Classifier
+from coattend.nn.observe import evaluating, multiply_adds
 from coattend.report import co_occurrence
-from coattend.report.curves import ANGLES, error_by_angle, repeats
-from coattend.report.page import write_report
+from coattend.report.curves import (
+    AFFORDABLE,
+    ANGLES,
+    FEWEST,
+    MOST,
+    affordable_images,
+    error_by_angle,
+    repeats,
+)
+from coattend.report.page import PICTURED, write_report
 from coattend.report.runs import contests, find_runs
 from coattend.train import RunFolder, headline, load_trained
 from coattend.train.comparison import difference
-from tests.report.runs import ATTENTIVE, CONVENTIONAL, PLAIN, Tables, train_some
+from tests.report.page_tables import Tables
+from tests.runs import ATTENTIVE, CONVENTIONAL, PLAIN, run_folder
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("trained")
-    train_some(root)
-    train_some(root, (CONVENTIONAL, ATTENTIVE), (0, 1))
-    return root
+def trained(trained_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, because the page is written into it."""
+    return copy_of(trained_runs / "runs", tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +49,16 @@ def page(trained: Path) -> str:
 
 
 @pytest.fixture
-def copied(trained: Path, tmp_path: Path) -> Path:
-    return Path(
-        shutil.copytree(trained, tmp_path / "runs", ignore=shutil.ignore_patterns("tensorboard", "report.html"))
-    )
+def copied(trained_runs: Path, tmp_path: Path) -> Path:
+    return copy_of(trained_runs / "runs", tmp_path)
 
 
-def folder_of(root: Path, model: str, seed: int = 0) -> Path:
-    found = [run.folder.path for run in find_runs([root])[0] if (run.model, run.seed) == (model, seed)]
-    assert len(found) == 1
-    return found[0]
+def copy_of(runs: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(runs, folder / "runs", ignore=shutil.ignore_patterns("tensorboard")))
 
 
 def result_of(root: Path, model: str, seed: int = 0) -> dict[str, object]:
-    return json.loads((folder_of(root, model, seed) / "result.json").read_text())
+    return json.loads((run_folder(root, model, seed) / "result.json").read_text())
 
 
 def test_errors_and_intervals_are_those_of_the_run_folders(trained: Path, page: str) -> None:
@@ -71,7 +75,7 @@ def test_errors_and_intervals_are_those_of_the_run_folders(trained: Path, page: 
         assert line["parameters"] == f"{results[0]['parameters']:,}"
         assert line["seconds"] == f"{statistics.median(r['seconds_per_epoch'] for r in results):.1f}"
         if model != CONVENTIONAL:
-            sides = ([RunFolder(folder_of(trained, m, seed)) for seed in seeds] for m in (CONVENTIONAL, model))
+            sides = ([RunFolder(run_folder(trained, m, seed)) for seed in seeds] for m in (CONVENTIONAL, model))
             delta = difference(*sides)
             assert line["difference"] == f"{delta.mean:+.2f}"
             assert line["interval"] == f"{delta.low:+.2f} to {delta.high:+.2f}"
@@ -85,7 +89,7 @@ def test_confusions_are_counted_from_the_predictions(trained: Path, page: str) -
         shown = np.array([[int(text or 0) for field, text in row if field == "td"] for row in rows])
         expected = np.zeros((10, 10), dtype=int)
         for seed in seeds:
-            with np.load(folder_of(trained, model, seed) / "predictions.npz") as arrays:
+            with np.load(run_folder(trained, model, seed) / "predictions.npz") as arrays:
                 protocol = headline(result_of(trained, model, seed))[0]
                 for label, said in zip(arrays["labels"], arrays[protocol], strict=True):
                     expected[label, said] += 1
@@ -103,7 +107,7 @@ def test_recorded_equivariance_recipe_and_commands(trained: Path, page: str) -> 
         assert max(errors) < 1e-12 if model != PLAIN else max(errors) > 1e-3
     (rows,) = Tables(page).named("recipe")
     shown = {row[0][1]: row[1][1] for row in rows}
-    recipe = json.loads((folder_of(trained, PLAIN) / "run.json").read_text())["recipe"]
+    recipe = json.loads((run_folder(trained, PLAIN) / "run.json").read_text())["recipe"]
     assert set(shown) == set(recipe) - {"name", "settings"}
     assert shown["lr"] == str(recipe["lr"])
     assert "--set epochs=2 --set equivariance_every=1 --set test_images=60 --set train_images=64" in page
@@ -111,7 +115,7 @@ def test_recorded_equivariance_recipe_and_commands(trained: Path, page: str) -> 
 
 
 def test_envelopes_on_the_page_are_those_of_the_function(trained: Path, page: str) -> None:
-    network = load_trained(folder_of(trained, ATTENTIVE))
+    network = load_trained(run_folder(trained, ATTENTIVE))
     images = network.preprocessing(load_data("mini").test.images[:100])
     (rows,) = Tables(page).named("envelope", model=ATTENTIVE)
     envelopes = co_occurrence(network.network, images)
@@ -143,7 +147,7 @@ def test_a_curve_that_is_repeated_is_the_curve_that_would_be_measured(trained: P
     data = load_data("mini").test
     images, labels = data.images[:24], data.labels[:24]
     for model, exact in ((ATTENTIVE, True), (PLAIN, False)):
-        network = load_trained(folder_of(trained, model))
+        network = load_trained(run_folder(trained, model))
         assert repeats(network) is exact
         curve = error_by_angle(network, images, labels)
         for place in (0, 5, 20, 43, 71):
@@ -170,7 +174,7 @@ def test_two_data_sets_side_by_side_and_pictures_in_a_folder(
     page, folder = tmp_path / "both.html", tmp_path / "pictures"
     data_sets = ("--envelope-data", f"mini,{tmp_path / 'other.npz'}")
     assert (
-        verb(monkeypatch, "report", folder_of(copied, ATTENTIVE), "--to", page, "--pictures", folder, *data_sets) == 0
+        verb(monkeypatch, "report", run_folder(copied, ATTENTIVE), "--to", page, "--pictures", folder, *data_sets) == 0
     )
     assert "both.html" in capsys.readouterr().out
     made = page.read_text()
@@ -181,11 +185,11 @@ def test_two_data_sets_side_by_side_and_pictures_in_a_folder(
 
 
 def test_unfinished_runs_and_missing_weights_are_told(copied: Path) -> None:
-    plain, attentive = folder_of(copied, PLAIN), folder_of(copied, ATTENTIVE)
+    plain, attentive = run_folder(copied, PLAIN), run_folder(copied, ATTENTIVE)
     (plain / "result.json").unlink()
     for seed in (0, 1):
         for name in ("best.safetensors", "last.safetensors"):
-            (folder_of(copied, ATTENTIVE, seed) / name).unlink()
+            (run_folder(copied, ATTENTIVE, seed) / name).unlink()
     made = write_report([copied]).read_text()
     where = plain.relative_to(copied)
     assert f"{PLAIN}, seed 0, in {where}: unfinished, 2 of 2 epochs; the same command continues it." in made
@@ -196,13 +200,13 @@ def test_unfinished_runs_and_missing_weights_are_told(copied: Path) -> None:
     assert lines[ATTENTIVE]["errors"] != ""
     assert Tables(made).named("equivariance", model=ATTENTIVE) == []
     (attentive / "predictions.npz").unlink()
-    shutil.rmtree(folder_of(copied, ATTENTIVE, 1))
+    shutil.rmtree(run_folder(copied, ATTENTIVE, 1))
     (contest,) = contests(find_runs([copied])[0])
     assert "predictions.npz of both runs is needed" in contest.contestants[1].note
 
 
 def test_runs_without_a_common_seed_are_not_compared(copied: Path) -> None:
-    shutil.rmtree(folder_of(copied, CONVENTIONAL, 0))
+    shutil.rmtree(run_folder(copied, CONVENTIONAL, 0))
     (contest,) = contests(find_runs([copied])[0])
     plain = contest.contestants[2]
     assert plain.note == "not compared: no seed in common with the first network"
@@ -210,7 +214,7 @@ def test_runs_without_a_common_seed_are_not_compared(copied: Path) -> None:
 
 
 def test_data_that_is_gone_costs_the_pictures_only(copied: Path) -> None:
-    description = folder_of(copied, PLAIN) / "run.json"
+    description = run_folder(copied, PLAIN) / "run.json"
     run = json.loads(description.read_text())
     run["recipe"]["data"] = "gone/images.npz"
     description.write_text(json.dumps(run))
@@ -239,8 +243,8 @@ def test_mistakes_are_explained(copied: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown data set 'minii'"):
         write_report([copied], envelope_data=["minii"])
     with pytest.raises(ValueError, match="there is no folder .* to write"):
-        write_report([folder_of(copied, PLAIN)], tmp_path / "nowhere" / "report.html")
-    plain = folder_of(copied, PLAIN)
+        write_report([run_folder(copied, PLAIN)], tmp_path / "nowhere" / "report.html")
+    plain = run_folder(copied, PLAIN)
     (plain / "result.json").write_text("{")
     with pytest.raises(ValueError, match="none of the runs can be read"):
         write_report([plain])
@@ -258,7 +262,7 @@ def test_mistakes_are_explained(copied: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_run_is_left_out_and_named(copied: Path, name: str, content: str) -> None:
-    plain = folder_of(copied, PLAIN)
+    plain = run_folder(copied, PLAIN)
     (plain / name).write_text(content)
     runs, damaged = find_runs([copied])
     assert {run.model for run in runs} == {CONVENTIONAL, ATTENTIVE}
@@ -267,7 +271,7 @@ def test_a_damaged_run_is_left_out_and_named(copied: Path, name: str, content: s
 
 
 def test_a_run_of_an_unknown_network_is_left_out(copied: Path) -> None:
-    description = folder_of(copied, PLAIN) / "run.json"
+    description = run_folder(copied, PLAIN) / "run.json"
     description.write_text(description.read_text().replace(PLAIN, "q4cnn"))
     runs, (line,) = find_runs([copied])
     assert len(runs) == 4
@@ -284,12 +288,12 @@ def test_a_damaged_comparison_costs_the_order_only(copied: Path) -> None:
 def test_what_is_left_out_is_said_in_the_terminal_and_on_the_page(
     copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.rmtree(folder_of(copied, CONVENTIONAL, 1))
-    damaged = folder_of(copied, CONVENTIONAL) / "result.json"
+    shutil.rmtree(run_folder(copied, CONVENTIONAL, 1))
+    damaged = run_folder(copied, CONVENTIONAL) / "result.json"
     damaged.write_text("{}")
     for seed in (0, 1):
         for weights in ("best.safetensors", "last.safetensors"):
-            (folder_of(copied, ATTENTIVE, seed) / weights).unlink()
+            (run_folder(copied, ATTENTIVE, seed) / weights).unlink()
     assert verb(monkeypatch, "report", copied) == 0
     line = f"Skipped a run: {damaged} is damaged"
     assert line in capsys.readouterr().out
@@ -300,7 +304,7 @@ def test_what_is_left_out_is_said_in_the_terminal_and_on_the_page(
 
 
 def test_predictions_of_other_classes_cost_the_matrix_only(copied: Path) -> None:
-    plain = folder_of(copied, PLAIN)
+    plain = run_folder(copied, PLAIN)
     with np.load(plain / "predictions.npz") as arrays:
         np.savez(plain / "predictions.npz", **{name: arrays[name] + 100 for name in arrays.files})
     made = write_report([plain]).read_text()
@@ -309,7 +313,7 @@ def test_predictions_of_other_classes_cost_the_matrix_only(copied: Path) -> None
 
 
 def test_damaged_weights_cost_the_pictures_only(copied: Path) -> None:
-    plain = folder_of(copied, PLAIN)
+    plain = run_folder(copied, PLAIN)
     for weights in ("best.safetensors", "last.safetensors"):
         (plain / weights).write_bytes(b"damaged")
     made = write_report([plain]).read_text()
@@ -327,7 +331,7 @@ def test_targets_are_checked_before_the_work(copied: Path, tmp_path: Path, monke
 
 
 def test_a_plus_sign_in_a_setting_stays_in_the_command(copied: Path) -> None:
-    description = folder_of(copied, PLAIN) / "run.json"
+    description = run_folder(copied, PLAIN) / "run.json"
     run = json.loads(description.read_text())
     run["recipe"] |= {"name": "quick+train_on=train+valid+epochs=2", "settings": []}  # as older versions wrote it
     description.write_text(json.dumps(run))
@@ -336,17 +340,29 @@ def test_a_plus_sign_in_a_setting_stays_in_the_command(copied: Path) -> None:
     assert len(contests(find_runs([copied])[0])) == 2
 
 
-def test_twenty_runs_take_less_than_thirty_seconds(tmp_path: Path) -> None:
-    torch.set_default_dtype(torch.float32)
-    models = ("p4cnn", "a_p4cnn:attention=output", "a_p4cnn", "z2cnn")
-    train_some(tmp_path, models)
-    for run in find_runs([tmp_path])[0]:
-        for seed in range(1, 5):
-            copy = Path(shutil.copytree(run.folder.path, run.folder.path.with_name(f"seed{seed}")))
-            for name in ("run.json", "result.json"):
-                values = json.loads((copy / name).read_text())
-                (copy / name).write_text(json.dumps({**values, "seed": seed}))
-    assert len(find_runs([tmp_path])[0]) == 20
-    started = time.process_time()
-    write_report([tmp_path])
-    assert time.process_time() - started < 30
+def test_the_cost_of_a_page_does_not_grow_with_the_number_of_runs(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):  # five recipes more, with a network each
+        other = Path(shutil.copytree(run_folder(copied, PLAIN), copied / f"other{number}" / "seed0"))
+        run = json.loads((other / "run.json").read_text())
+        run["recipe"]["name"] = f"quick+epochs={number}"
+        (other / "run.json").write_text(json.dumps(run))
+    loaded = []
+    monkeypatch.setattr("coattend.report.page.load_trained", lambda file: loaded.append(file) or load_trained(file))
+    made = write_report([copied]).read_text()
+    assert len(Tables(made).named("errors")) == 6
+    assert len(loaded) == len(Tables(made).named("equivariance")) == PICTURED
+    assert "Pictures are of the first 4 networks" in made
+
+
+def test_curves_by_angle_of_all_networks_together_are_affordable(trained_runs: Path) -> None:
+    small = load_trained(run_folder(trained_runs, ATTENTIVE))
+    assert affordable_images(small, 1) == MOST
+    large = Classifier(create_model("a_p4cnn:width=24"), small.preprocessing, small.classes, small.image_shape)
+    for networks in (1, 4):
+        angles = len(ANGLES) // (4 if repeats(large) else 1)
+        cost = networks * angles * sum(multiply_adds(large.network, large.image_shape).values())
+        images = affordable_images(large, networks)
+        assert FEWEST < images < MOST
+        assert images * cost <= AFFORDABLE < (images + 1) * cost

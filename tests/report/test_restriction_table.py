@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from coattend.groups import get_group
-from coattend.report import restriction_table
+from coattend.report.console import restriction_table
 from coattend.train.restriction import Restriction, Stage
 
 

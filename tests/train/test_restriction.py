@@ -13,7 +13,8 @@ from coattend import cli
 from coattend.export import check_certificate
 from coattend.models import group_convolutions, restricted_poses
 from coattend.nn.observe import multiply_adds
-from coattend.report import contribution_figure, restriction_table
+from coattend.report import contribution_figure
+from coattend.report.console import restriction_table
 from coattend.report.style import save
 from coattend.train import Recipe, RunFolder, load_trained, train
 from coattend.train.batches import Examples

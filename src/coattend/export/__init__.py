@@ -1,7 +1,6 @@
 """Trained networks for places without this library: plain torch, ONNX, and a certificate of what was measured."""
 
 from coattend.export.certificate import Certificate as Certificate
-from coattend.export.checking import certificate_table as certificate_table
 from coattend.export.checking import check_certificate as check_certificate
 from coattend.export.formats import export_frozen as export_frozen
 from coattend.export.formats import export_pt2 as export_pt2

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
 from coattend.export.archive import check_pt2
 from coattend.export.certificate import Certificate
 from coattend.export.formats import check_safetensors
@@ -29,17 +26,3 @@ def check_certificate(path: str | Path) -> tuple[Certificate, list[Line]] | None
     if path.suffix == ".safetensors" and path.is_file():
         return check_safetensors(path)
     return None
-
-
-def certificate_table(certificate: Certificate, lines: list[Line], path: str) -> Table:
-    """What the certificate says beside what was found."""
-    title = f"{path}: {certificate.model} over {certificate.acting_group.name}, coattend {certificate.version}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("what", no_wrap=True)
-    for heading in ("certified", "found", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if path.endswith(".pt2"):
-        table.caption = "only compared, not run: torch.export.load can run code from the file"
-    for line in lines:
-        table.add_row(line.what, line.certified, line.found, "agrees" if line.agrees else "DIFFERS")
-    return table

@@ -51,6 +51,11 @@ class EquivariantNetwork(nn.Module):
         self.head = head
 
     @property
+    def acting_group(self) -> FiniteGroup:
+        """The group that moves images where equivariance is measured: the network's own, p4 for a plain network."""
+        return self.group if self.group.order > 1 else get_group("p4")
+
+    @property
     def stride_remedy(self) -> str | None:
         """The option that replaces strided convolutions by pooling; None for a network without them."""
         strided = any(isinstance(m, ConvBlock) and m.conv.stride > 1 for m in self.modules())

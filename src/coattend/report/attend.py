@@ -1,8 +1,7 @@
-"""A trained network looking at one image in all poses: the pictures of `coattend attend`, and those of the report."""
+"""``coattend attend``: what every layer of a trained network attends to in one image, in all its poses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,63 +14,84 @@ from coattend.groups import FiniteGroup
 from coattend.models import network_name
 from coattend.models.classifier import Classifier, load_trained
 from coattend.report.attention_figure import attention_figure
-from coattend.report.matrix_figure import attention_layers, matrices_figure
+from coattend.report.matrix_figure import has_matrices, matrices_figure
 from coattend.report.style import save
-from coattend.report.views import LayerView, layer_views, posed, posing_group
+from coattend.report.views import LayerView, has_attention, layer_views, posed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a network saw: the inputs (element, channels, height, width) from 0 to 255, and its layers."""
+class PosedViews:
+    """The layers of a network for one image in every pose.
 
-    name: str
+    - group: the group that moves the image
+    - inputs: the image in every pose, (element, channels, height, width), from 0 to 255
+    - row_names: each pose with the class that the network predicts for it
+    """
+
+    network: str
     group: FiniteGroup
     inputs: Tensor
     row_names: tuple[str, ...]
     views: tuple[LayerView, ...]
 
     def figure(self, layer: int) -> Figure:
-        """The picture of a layer, counted from 0."""
-        title = f"{self.name}: layer {layer + 1} of {len(self.views)}"
+        """Draw a layer, counted from 0."""
+        title = f"{self.network}: layer {layer + 1} of {len(self.views)}"
         return attention_figure(self.views[layer], self.inputs, self.row_names, title, self.group)
 
 
-def look(trained: Classifier, image: Tensor) -> Look:
-    """Turn and mirror one image (channels, height, width) of bytes and watch the network."""
+def posed_views(trained: Classifier, image: Tensor) -> PosedViews:
+    """Run a network on one image (channels, height, width) of bytes, rotated and mirrored by every group element."""
     network = trained.network
-    group = posing_group(network.group)
+    group = network.acting_group
     inputs = posed(image.float(), group).clamp(0, 255)
     views = layer_views(network, trained.preprocessing(inputs))
     rows = tuple(
         f"{'as it is' if g == 0 else group.describe(g)}\n{prediction.label}"
         for g, prediction in zip(group.elements, trained.predict(inputs), strict=True)
     )
-    return Look(network_name(network), network.group, inputs, rows, tuple(views))
+    return PosedViews(network_name(network), group, inputs, rows, tuple(views))
 
 
-def attend(file: str, image: Path, folder: Path) -> Iterator[str]:
-    """Draw every layer of a trained network for one image file; yields lines that say what was changed and written."""
+@dataclass(frozen=True)
+class AttentionPictures:
+    """The pictures that :func:`attend` wrote.
+
+    - changes: how the image was adapted to the network, in words; empty if it was not
+    - has_attention: without it the pictures show responses only
+    - commutes_with_rotation: whether the preprocessing does; if not, rows that are brought back may differ
+    """
+
+    network: str
+    changes: str
+    has_attention: bool
+    commutes_with_rotation: bool
+    files: tuple[Path, ...]
+
+
+def attend(file: str, image: Path, folder: Path) -> AttentionPictures:
+    """Draw every layer of a trained network for one image file, and its attention matrices."""
     trained = load_trained(file)
     pixels, changes = fitted_image(read_image(image), trained.image_shape, trained.fit)
-    if changes:
-        yield f"{image}: {changes}"
     make_folder(folder)
-    seen = look(trained, pixels)
-    if not attention_layers(trained.network):
-        yield f"{seen.name} has no attention, so the pictures show its responses only"
-    if not trained.preprocessing.commutes_with_rotation:
-        yield "its preprocessing does not commute with rotation, so rows that are brought back may differ"
-    for layer in range(len(seen.views)):
-        yield from _written(seen.figure(layer), folder / f"layer{layer + 1}")
-    if attention_layers(trained.network):
-        yield from _written(matrices_figure(trained.network), folder / "matrices")
+    posed = posed_views(trained, pixels)
+    files = [path for i in range(len(posed.views)) for path in save(posed.figure(i), folder / f"layer{i + 1}")]
+    if has_matrices(trained.network):
+        files += save(matrices_figure(trained.network), folder / "matrices")
+    return AttentionPictures(
+        posed.network,
+        changes,
+        has_attention(trained.network),
+        trained.preprocessing.commutes_with_rotation,
+        tuple(files),
+    )
 
 
 def fitted_image(image: Tensor, shape: tuple[int, int, int], fit: Fit = "resize") -> tuple[Tensor, str]:
-    """An image of bytes in the shape a network was trained on, and in words what had to be changed."""
+    """Return an image of bytes in the shape that a network was trained on, and in words what was changed."""
     channels, size, _ = shape
     changes = []
     if image.shape[0] != channels:
@@ -84,8 +104,3 @@ def fitted_image(image: Tensor, shape: tuple[int, int, int], fit: Fit = "resize"
         cut = "" if height == width else ", the longer side cut at both ends"
         changes.append(f"{width} x {height} pixels are scaled to {size} x {size}{cut}")
     return fitted(image[None], size, fit)[0], "; ".join(changes)
-
-
-def _written(figure: Figure, path: Path) -> Iterator[str]:
-    for target in save(figure, path):
-        yield f"wrote {target}"

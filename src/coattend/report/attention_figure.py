@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coattend.groups import FiniteGroup
 from coattend.report.style import AMOUNTS, RATIOS, bare, drawing
-from coattend.report.views import LayerPicture, LayerView, dominant_pose, layer_picture, pose_name, posing_group
+from coattend.report.views import LayerPicture, LayerView, dominant_pose, layer_picture, pose_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,13 +31,12 @@ FAINT = 0.3  # arrows below this share of the strongest are left out
 
 
 def attention_figure(
-    view: LayerView, inputs: Tensor, row_names: Sequence[str], title: str, network_group: FiniteGroup
+    view: LayerView, inputs: Tensor, row_names: Sequence[str], title: str, group: FiniteGroup
 ) -> Figure:
-    """One channel of one layer for an image in all poses.
+    """Draw one channel of one layer for an image in all poses of ``group``.
 
     ``inputs`` are the images (element, channels, height, width) from 0 to 255 that ``view`` was made from.
     """
-    group = posing_group(network_group)
     picture = layer_picture(view, group)
     rows, poses = len(inputs), view.group.order
     tile = 1.2 if poses == 1 else 0.7 if poses <= 4 else 0.52

@@ -3,58 +3,100 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from coattend.equivariance import diagnose
-from coattend.export import certificate_table, check_certificate
+from coattend.equivariance.diagnosis import Diagnosis
+from coattend.export import Certificate, check_certificate
+from coattend.export.measurement import Line
 from coattend.export.shapes import MOST_PIXELS
-from coattend.groups import get_group
+from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork, create_model, exactness_line, load_model, model_entry
 from coattend.models.classifier import weights_file
 from coattend.models.hub import is_hub_address
 from coattend.nn.observe import estimate_norm_statistics
-from coattend.report.console import equivariance_table
 
 EXPORTED = (".onnx", ".pt2")  # measured as their certificates say
 
 
-def check_network(model: str, size: int | None, group: str | None, seed: int, console: Console) -> bool:
-    """Measure and print; whether all of it holds."""
+@dataclass(frozen=True)
+class CheckedCertificate:
+    """What the certificate of a file says, beside what the file gives now."""
+
+    path: str
+    certificate: Certificate
+    lines: tuple[Line, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all of it agrees."""
+        return all(line.agrees for line in self.lines)
+
+
+@dataclass(frozen=True)
+class CheckedNetwork:
+    """The equivariance of a network on images of one size.
+
+    ``exactness`` says whether it is exact at this size; None for a group other than the network's.
+    """
+
+    model: str
+    image_size: tuple[int, int]
+    group: FiniteGroup
+    diagnosis: Diagnosis
+    exactness: str | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was checked: the certificate if there is one, and the network unless the certificate is all that can be."""
+
+    certificate: CheckedCertificate | None
+    network: CheckedNetwork | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the certificate agrees and the network is equivariant."""
+        certified = self.certificate is None or self.certificate.holds
+        return certified and (self.network is None or self.network.diagnosis.is_equivariant)
+
+
+def check_network(model: str, size: int | None = None, group: str | None = None, seed: int = 0) -> Check:
+    """Measure the equivariance of a network, given by a name, a run folder or a file, and check its certificate."""
     if size is not None and not 1 <= size <= MOST_PIXELS:
         raise ValueError(f"--size expects the height and width of images, 1 to {MOST_PIXELS} pixels, got {size}.")
     torch.manual_seed(seed)
     file = _file(model)
-    if file is not None and file.suffix in EXPORTED and (size is not None or group is not None):
+    exported = file is not None and file.suffix in EXPORTED
+    if exported and (size is not None or group is not None):
         raise ValueError(
             f"{file} is checked at the size and over the group of its certificate; leave --size and --group out, or "
             "check the network that it was exported from."
         )
-    certified = None if file is None else check_certificate(file)
-    if certified is not None:
-        console.print(certificate_table(*certified, str(file)))
-        holds = all(line.agrees for line in certified[1])
-        if not holds or (file is not None and file.suffix in EXPORTED):
-            return holds
+    certificate = None if file is None else _checked_certificate(file)
+    if certificate is not None and (exported or not certificate.holds):
+        return Check(certificate, None)
     network = (create_model(model) if file is None else load_model(file)).double()
-    height, width = (size, size) if size is not None else _image_size(network)
-    against = get_group(group) if group else (network.group if network.group.order > 1 else get_group("p4"))
-    images = torch.randn(4, network.in_channels, height, width, dtype=torch.float64)
+    image_size = (size, size) if size is not None else _image_size(network)
+    against = get_group(group) if group else network.acting_group
+    images = torch.randn(4, network.in_channels, *image_size, dtype=torch.float64)
     if file is None:
         estimate_norm_statistics(network, [images])
     diagnosis = diagnose(network, images[:2], against, tol=1e-10)
-    console.print(f"{model} at {height} x {width}, {against.name}, float64", soft_wrap=True)
-    console.print(equivariance_table(diagnosis.errors, against))
-    if against == network.group:
-        console.print(exactness_line(network, (height, width)), soft_wrap=True)
-    console.print(str(diagnosis))
-    return diagnosis.is_equivariant
+    exactness = exactness_line(network, image_size) if against == network.group else None
+    return Check(certificate, CheckedNetwork(model, image_size, against, diagnosis, exactness))
+
+
+def _checked_certificate(file: Path) -> CheckedCertificate | None:
+    checked = check_certificate(file)
+    return None if checked is None else CheckedCertificate(str(file), checked[0], tuple(checked[1]))
 
 
 def _file(model: str) -> Path | None:
-    """The file that is meant: itself, or the weights of a run folder; None for the name of a network."""
+    """Return the file, or that of the weights of a run folder; None for the name of a network."""
     if os.path.isdir(model) or is_hub_address(model):
         return weights_file(model)
     path = Path(model)
@@ -66,7 +108,7 @@ def _file(model: str) -> Path | None:
 
 
 def _image_size(network: EquivariantNetwork) -> tuple[int, int]:
-    """Height and width of the images that the network was trained on, else of its data set in the paper."""
+    """Return height and width of the images that the network was trained on, else of its dataset."""
     if network.image_shape is not None:
         return network.image_shape[1:]
     assert network.config is not None

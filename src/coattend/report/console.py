@@ -1,16 +1,15 @@
-"""Tables for the terminal."""
+"""What verbs print: tables and lines for the terminal."""
 
 from __future__ import annotations
 
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Group
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,8 +21,8 @@ from coattend.report.contributions import short_name
 from coattend.report.views import pose_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from coattend.report.attend import AttentionPictures
+    from coattend.report.check import Check, CheckedCertificate
     from coattend.train import Comparison, Recipe, Reproduction
     from coattend.train.restriction import Restriction
 
@@ -31,7 +30,7 @@ POSES_PER_TABLE = 8  # poses in one table, which fits a terminal of 80 columns
 
 
 def models_table(pattern: str) -> Group:
-    """Every network that matches, our parameter count beside the published one, and a note for each difference."""
+    """Return every network that matches, its parameters beside the published count, and a note for each difference."""
     names = list_models(pattern)
     if not names:
         raise ValueError(f"no model matches {pattern!r}; `coattend models` without a pattern lists all.")
@@ -58,11 +57,47 @@ def models_table(pattern: str) -> Group:
     return Group(table, Text(legend), *(Text(f"{number}: {note}") for number, note in enumerate(notes, start=1)))
 
 
-def equivariance_table(errors: dict[int, float], group: FiniteGroup) -> Table:
-    """One line per element."""
+def check_table(check: Check) -> Group:
+    """Return the certificate beside what was measured, and the equivariance of the network, for ``crop=False``."""
+    parts: list[RenderableType] = []
+    if check.certificate is not None:
+        parts.append(_certificate_table(check.certificate))
+    if check.network is not None:
+        network = check.network
+        height, width = network.image_size
+        parts += [
+            _long_line(f"{network.model} at {height} x {width}, {network.group.name}, float64"),
+            _equivariance_table(network.diagnosis.errors, network.group),
+        ]
+        if network.exactness is not None:
+            parts.append(_long_line(network.exactness))
+        parts.append(Text(str(network.diagnosis)))
+    return Group(*parts)
+
+
+def _long_line(line: str) -> Text:
+    """Return a line that is not broken; to be printed with ``crop=False``."""
+    return Text(line, no_wrap=True, overflow="ignore")
+
+
+def _certificate_table(checked: CheckedCertificate) -> Table:
+    certificate = checked.certificate
+    title = f"{checked.path}: {certificate.model} over {certificate.acting_group.name}, coattend {certificate.version}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("property", no_wrap=True)
+    for heading in ("certified", "measured", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if checked.path.endswith(".pt2"):
+        table.caption = "only compared, not run: torch.export.load can run code from the file"
+    for line in checked.lines:
+        table.add_row(line.what, line.certified, line.found, "agrees" if line.agrees else "DIFFERS")
+    return table
+
+
+def _equivariance_table(errors: dict[int, float], group: FiniteGroup) -> Table:
     table = Table()
     table.add_column("element", no_wrap=True)
-    table.add_column("what it does", no_wrap=True)
+    table.add_column("action", no_wrap=True)
     table.add_column("relative error", justify="right", no_wrap=True)
     for g, error in errors.items():
         table.add_row(str(g), group.describe(g), f"{error:.1e}")
@@ -70,7 +105,7 @@ def equivariance_table(errors: dict[int, float], group: FiniteGroup) -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Group:
-    """Mean error, spread, and the paired difference against the first network."""
+    """Return mean error, spread, and the paired difference against the first network."""
     seeds = ", ".join(map(str, comparison.seeds))
     table = Table(
         title=f"Test error on {comparison.data}, recipe {comparison.recipe}, seed {seeds}",
@@ -99,7 +134,7 @@ def comparison_table(comparison: Comparison) -> Group:
 
 
 def reproduction_table(rows: Sequence[Reproduction]) -> Table:
-    """Rows of Table 1: test errors as published, as this library's own ledger has them, and as trained here."""
+    """Return rows of Table 1: test errors as published, from the ledger of this library, and as trained here."""
     table = Table(title="Test error in percent, recipes of the paper", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("network", no_wrap=True)
     for heading in ("published", "shipped", "here", "here - published"):
@@ -118,7 +153,7 @@ def _mean(errors: Sequence[float]) -> str:
 
 
 def folded(model: str, width: int) -> str:
-    """A network's name in lines that end after a colon or comma where it is wider than ``width``.
+    """Break a network's name after a colon or comma where it is wider than ``width``.
 
     >>> folded("a_p4cnn:attention=output", 22)
     'a_p4cnn:\\nattention=output'
@@ -132,7 +167,7 @@ def folded(model: str, width: int) -> str:
 
 
 def recipes_table(recipes: Sequence[Recipe]) -> Table:
-    """Every field that ``--set`` changes, with its value in each recipe."""
+    """Return every field that ``--set`` changes, with its value in each recipe."""
     table = Table(title="Fields of the recipes, for --set FIELD=VALUE", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("field", no_wrap=True)
     for recipe in recipes:
@@ -145,14 +180,14 @@ def recipes_table(recipes: Sequence[Recipe]) -> Table:
 
 
 def _setting(value: object) -> str:
-    """As ``--set`` takes it."""
+    """Return a value in the form that ``--set`` takes."""
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value)) or "none"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def data_table(sets: list[Available]) -> Group:
-    """Every named data set, its size, and where it is."""
+    """Return every named dataset, its size, and where it is."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("name", "train / valid / test", "image", "state"):
         table.add_column(heading, no_wrap=heading != "state")
@@ -161,28 +196,6 @@ def data_table(sets: list[Available]) -> Group:
         state = f"coattend data fetch {entry.name}" if entry.where is None else entry.provenance
         table.add_row(entry.name, sizes, " x ".join(map(str, entry.image_shape)), state)
     return Group(table, *(Text(f"{e.name}: {e.where}") for e in sets if e.where is not None))
-
-
-@contextmanager
-def fetch_progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar per file that is being fetched or made."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console(stderr=True)) as bars:
-        tasks = {}
-
-        def progress(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield progress
-
-
-@contextmanager
-def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being worked on; the function it gives replaces the text."""
-    with console(stderr=True).status(Text(what)) as status:
-        yield lambda text: status.update(Text(text))
 
 
 def _error(entry: ModelEntry) -> str:
@@ -232,3 +245,15 @@ def _stages_table(restriction: Restriction) -> Table:
 
 def _count(count: int, whole: int) -> str:
     return f"{count / 1e6:.2f} M ({count / whole:.2f})" if count >= 1e6 else f"{count:,} ({count / whole:.2f})"
+
+
+def attention_lines(pictures: AttentionPictures, image: Path) -> Iterator[str]:
+    """Yield what the pictures of an image show and where they are."""
+    if pictures.changes:
+        yield f"{image}: {pictures.changes}"
+    if not pictures.has_attention:
+        yield f"{pictures.network} has no attention, so the pictures show its responses only"
+    if not pictures.commutes_with_rotation:
+        yield "its preprocessing does not commute with rotation, so rows that are brought back may differ"
+    for file in pictures.files:
+        yield f"wrote {file}"

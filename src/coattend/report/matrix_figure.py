@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHANNELS = 10
 
 
-def attention_layers(model: nn.Module) -> dict[str, tuple[PoseAttention, Tensor]]:
+def _layers_with_matrices(model: nn.Module) -> dict[str, tuple[PoseAttention, Tensor]]:
     """Return the attention layers that have a matrix and more than one pose, with their matrices, by name."""
     layers = {
         name: (module, module.matrix())
@@ -30,12 +30,17 @@ def attention_layers(model: nn.Module) -> dict[str, tuple[PoseAttention, Tensor]
     return {name: (module, matrix.detach()) for name, (module, matrix) in layers.items() if matrix is not None}
 
 
+def has_matrices(model: nn.Module) -> bool:
+    """Return whether there is a matrix to draw."""
+    return bool(_layers_with_matrices(model))
+
+
 def matrices_figure(model: nn.Module) -> Figure:
     """One row per layer, one matrix per channel, and beside the first the pattern all of them follow.
 
     Of more channels than fit, those whose entries off the diagonal are largest are drawn.
     """
-    layers = attention_layers(model)
+    layers = _layers_with_matrices(model)
     if not layers:
         raise ValueError("the network has no attention with matrices, so there are none to draw.")
     n = max(layer.group.order for layer, _ in layers.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coattend.data import Dataset
 from coattend.equivariance import equivariance_error
 from coattend.models.classifier import Classifier
-from coattend.report.attend import look
+from coattend.report.attend import posed_views
 from coattend.report.curves import (
     affordable_images,
     angle_figure,
@@ -21,7 +21,7 @@ from coattend.report.curves import (
     repeats,
 )
 from coattend.report.envelope import Envelope, co_occurrence, envelope_figure
-from coattend.report.matrix_figure import attention_layers, matrices_figure
+from coattend.report.matrix_figure import has_matrices, matrices_figure
 from coattend.report.runs import Contest, Run
 from coattend.report.style import inline_svg, save
 from coattend.report.tables import (
@@ -34,7 +34,7 @@ from coattend.report.tables import (
     envelope_table,
     equivariance_table,
 )
-from coattend.report.views import posing_group
+from coattend.report.views import has_attention
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -166,7 +166,7 @@ def _angle_caption(images: int, exact: Sequence[str]) -> str:
 def equivariance_section(network: PicturedNetwork) -> EquivarianceTable:
     """Measure the equivariance of a network in double precision on a few test images."""
     trained = network.trained
-    group = posing_group(trained.network.group)
+    group = trained.network.acting_group
     images = trained.preprocessing(network.data.test.images[:EQUIVARIANCE_IMAGES]).double()
     errors = equivariance_error(copy.deepcopy(trained.network).double(), images, group)
     return equivariance_table(network.run, group, errors)
@@ -183,13 +183,13 @@ class AttentionSection:
 
 def attention_section(network: PicturedNetwork, gallery: Gallery) -> AttentionSection:
     """Draw the first and the middle attention layer on the first test image; without attention the first layer."""
-    seen = look(network.trained, network.data.test.images[0])
-    attentive = bool(attention_layers(network.trained.network))
-    layers = sorted({0, len(seen.views) // 2}) if attentive else [0]
+    posed = posed_views(network.trained, network.data.test.images[0])
+    attentive = has_attention(network.trained.network)
+    layers = sorted({0, len(posed.views) // 2}) if attentive else [0]
     content = "masks" if attentive else "responses"
     pictures = tuple(
         gallery.add(
-            seen.figure(layer),
+            posed.figure(layer),
             f"attention_{_file_name(network.model)}_layer{layer + 1}",
             f"{content} of layer {layer + 1} of {network.model} for an image in all poses, and brought back to the "
             "first",
@@ -220,7 +220,7 @@ def matrix_sections(networks: Sequence[PicturedNetwork], gallery: Gallery) -> li
             ),
         )
         for network in networks
-        if attention_layers(network.trained.network)
+        if has_matrices(network.trained.network)
     ]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coattend.equivariance.geometry import window_of
-from coattend.groups import FiniteGroup, get_group
+from coattend.groups import FiniteGroup
 from coattend.groups.action import transform_image, transform_map
 from coattend.nn import PoseAttention, PoseConv2d, SliceCoAttentiveConv2d
 from coattend.nn.observe import Call, evaluating, recording
@@ -74,9 +74,9 @@ def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
     ]
 
 
-def posing_group(group: FiniteGroup) -> FiniteGroup:
-    """By which group an image is turned to look at a network over ``group``: p4 for a plain one."""
-    return group if group.order > 1 else get_group("p4")
+def has_attention(model: nn.Module) -> bool:
+    """Return whether a layer of the model attends to poses."""
+    return any(isinstance(module, PoseAttention) and module.group.order > 1 for module in model.modules())
 
 
 def posed(image: Tensor, group: FiniteGroup) -> Tensor:

@@ -16,7 +16,6 @@ from coattend.data import load_data
 from coattend.data.images import recoloured
 from coattend.data.loading import HeldOut, load_held_out
 from coattend.equivariance import equivariance_error
-from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork, exactness_line, read_model_file
 from coattend.models.classifier import Classifier, check_finite, load_trained, weights_file
 from coattend.models.prediction import write_csv
@@ -63,14 +62,9 @@ def evaluate(fabric: Fabric, model: nn.Module, examples: Examples) -> Evaluation
     return Evaluation(predictions.cpu(), confidences.cpu(), correct, loss.item())
 
 
-def tested_group(network: EquivariantNetwork) -> FiniteGroup:
-    """The group that a network's equivariance is measured over."""
-    return network.group if network.group.order > 1 else get_group("p4")
-
-
 def network_error(network: EquivariantNetwork, examples: Examples) -> float:
     """The largest equivariance error over the network's group (p4 for plain networks) on a few images."""
-    group = tested_group(network)
+    group = network.acting_group
     images = examples.images[:8].to(next(network.parameters()).dtype)
     return max(equivariance_error(network, images, group).values())
 
@@ -104,7 +98,7 @@ class EvaluationReport:
             yield f"these images have changed since the training, which was on: {self.trained.provenance}"
         yield f"test error {self.found.error:.2f}%, loss {self.found.loss:.4f}"
         yield from self._classes()
-        group = tested_group(self.trained.network).name
+        group = self.trained.network.acting_group.name
         equivariant = self.equivariance_error <= EXACT
         verdict = "equivariant" if equivariant else "not equivariant, `coattend check` tells why"
         yield f"equivariance error {self.equivariance_error:.1e} over {group}, float32: {verdict}"

@@ -1,20 +1,8 @@
-"""Small trained runs to report on, and a reader of the page's tables."""
+"""A reader of the tables of a report."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from pathlib import Path
-
-from coattend.train import compare
-
-CONVENTIONAL, ATTENTIVE, PLAIN = "p4cnn:width=2", "a_p4cnn:width=2,attention=output", "z2cnn:width=3"
-SMALL = ["epochs=2", "train_images=64", "test_images=60", "equivariance_every=1"]
-
-
-def train_some(
-    root: Path, models: tuple[str, ...] = (CONVENTIONAL, ATTENTIVE, PLAIN), seeds: tuple[int, ...] = (0,)
-) -> None:
-    compare(models, seeds, "quick", root, settings=SMALL)
 
 
 class Tables(HTMLParser):
