@@ -10,7 +10,6 @@ EXTRAS = {
     "lightning_fabric": "train",
     "torchmetrics": "train",
     "tensorboard": "train",
-    "filelock": "train",
     "scipy": "train",
     "matplotlib": "plot",
     "jinja2": "plot",

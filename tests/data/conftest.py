@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coattend.data.catalog import ENTRIES
+from coattend.data import cifar10, mnist, rotated_mnist
 from tests.data import fakes
 
 
@@ -13,8 +13,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder, small expected files, and no way out to the network."""
     fakes.expect_small_mnist(monkeypatch)
     fakes.expect_small_cifar(monkeypatch)
-    for entry in ENTRIES.values():
-        monkeypatch.setitem(entry.__dict__, "sources", ())
+    for module in (cifar10, mnist, rotated_mnist):
+        monkeypatch.setitem(module.STORED.__dict__, "sources", ())
     folder = tmp_path / "data"
     folder.mkdir()
     monkeypatch.setenv("COATTEND_DATA", str(folder))

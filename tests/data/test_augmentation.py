@@ -158,7 +158,7 @@ def test_elastic_bending_moves_every_pixel_along_a_smooth_field() -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        (["quarterturns"], r"unknown augmentation 'quarterturns' \(did you mean quarter-turns\?\); there are"),
+        (["quarterturns"], r"unknown augmentation 'quarterturns' \(did you mean quarter-turns\?\); the known"),
         (["flips=2"], r"unknown augmentation 'flips=2' \(did you mean flips\?\)"),
         (["shift"], "shift expects a number above 0 and up to inf, as in shift=2, got 'shift'"),
         (["shift=-1"], "got 'shift=-1'"),

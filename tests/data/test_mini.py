@@ -6,7 +6,7 @@ import sys
 import torch
 
 from coattend.data import load_data
-from coattend.data.catalog import MINI_FILE
+from coattend.data.mini import FILE as MINI_FILE
 from coattend.data.store import sha256
 
 MINI_DIGESTS = ["457d06e533b38aa9", "766829d2d1025287", "1639b8c0e20e436e"]

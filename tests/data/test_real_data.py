@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coattend.data import Dataset, available, load_data, make_preprocessing, rotated_mnist
-from coattend.data.catalog import MINI_SEED, MINI_SIZES
+from coattend.data import Dataset, available, load_data, make_preprocessing, mini, rotated_mnist
 from coattend.data.mnist import whole_pool
 from coattend.data.store import sha256
 
@@ -57,7 +56,7 @@ def test_generated_rotated_mnist_is_the_same_everywhere() -> None:
 
 
 def test_mini_is_made_from_mnist_by_its_seed() -> None:
-    made = rotated_mnist.generate(whole_pool(real("mnist")), MINI_SIZES, MINI_SEED)
+    made = rotated_mnist.generate(whole_pool(real("mnist")), mini.SIZES, mini.SEED)
     for name, part in load_data("mini").splits().items():
         assert torch.equal(made.splits()[name].images, part.images)
         assert torch.equal(made.splits()[name].labels, part.labels)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from coattend.data import DataError, load_data
+from coattend.data.catalog import load_held_out
 from coattend.data.images import Fit, chosen_size, fitted
-from coattend.data.loading import load_held_out
 
 Image = pytest.importorskip("PIL.Image")
 

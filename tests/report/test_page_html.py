@@ -240,7 +240,7 @@ def test_mistakes_are_explained(copied: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"has no run\.json in it or below; train first"):
         write_report([tmp_path / "empty"])
-    with pytest.raises(ValueError, match="unknown data set 'minii'"):
+    with pytest.raises(ValueError, match="unknown dataset 'minii'"):
         write_report([copied], envelope_data=["minii"])
     with pytest.raises(ValueError, match="there is no folder .* to write"):
         write_report([run_folder(copied, PLAIN)], tmp_path / "nowhere" / "report.html")

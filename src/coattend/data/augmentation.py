@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from coattend.data.catalog import check_names, unknown
+from coattend.data.preprocessing import check_names, unknown_step
 
 Augmentation = Callable[[Tensor, Generator], Tensor]
 
@@ -50,7 +50,7 @@ def _made(step: str) -> Augmentation:
         return EXACT[name]
     if name not in MEASURED:
         raise ValueError(
-            unknown(step, (*EXACT, *(f"{known}={MEASURED[known][1]:g}" for known in MEASURED)), "augmentation")
+            unknown_step("augmentation", step, (*EXACT, *(f"{known}={MEASURED[known][1]:g}" for known in MEASURED)))
         )
     function, default, largest = MEASURED[name]
     try:

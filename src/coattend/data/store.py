@@ -1,39 +1,43 @@
-"""Where data sets are kept, and the one file format they are kept in: an ``.npz`` that carries its own checksum."""
+"""Stored datasets: the data folder, an ``.npz`` format with its own checksum, and datasets that are fetched once."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import lzma
 import math
 import os
+import shutil
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import torch
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coattend._files import atomic_writer, cache_dir
+from coattend._files import atomic_writer, cache_dir, remove_unfinished
 from coattend.data.dataset import DataError, Dataset, Split
+from coattend.data.sources import PART, Progress, Source, SourceError
 
 SPLITS = ("train", "valid", "test")
-ARRAYS = 100  # in one file; an honest one has nine at most
-PACKED = 100  # times its own length that a file may unpack to, once that is more than
-UNPACKED = 1 << 28  # bytes
+ARRAYS = 100  # in one file; a dataset has nine at most
+PACKED = 100  # a file may unpack to this many times its length, or to
+UNPACKED = 1 << 28  # bytes if that is more
 UNREADABLE = (
     OSError,
     EOFError,
     KeyError,
     MemoryError,
     OverflowError,
-    RuntimeError,  # of encrypted members, of deep nesting and of unknown compression
+    RuntimeError,  # encrypted members, deep nesting, unknown compression
     ValueError,
     lzma.LZMAError,
     tokenize.TokenError,
@@ -43,15 +47,13 @@ UNREADABLE = (
 
 
 def data_folder() -> Path:
-    """``COATTEND_DATA``, or ``coattend`` in the user's cache folder."""
+    """Return ``COATTEND_DATA``, or else ``coattend`` in the user's cache folder."""
     chosen = os.environ.get("COATTEND_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
-    return cache_dir()
+    return Path(chosen).expanduser() if chosen else cache_dir()
 
 
 def save_dataset(dataset: Dataset, path: Path, *, compressed: bool = False) -> None:
-    """Write all splits to one file."""
+    """Write all splits into one file."""
     arrays: dict[str, Any] = {}
     for split, part in dataset.splits().items():
         arrays[f"{split}_images"] = part.images.numpy()
@@ -64,18 +66,18 @@ def save_dataset(dataset: Dataset, path: Path, *, compressed: bool = False) -> N
 
 
 def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
-    """Read what ``save_dataset`` wrote, refusing it if a byte has changed."""
+    """Read a file written by ``save_dataset``; raise if a byte has changed."""
     try:
         with opened_npz(path) as file:
             arrays = {key: file[key] for split in SPLITS for key in (f"{split}_images", f"{split}_labels")}
             facts = {key: file[key] for key in ("classes", "provenance", "sha256")}
     except UNREADABLE as error:
-        raise DataError(f"{path} cannot be read as a data set of three splits ({error}); {remedy}.") from error
+        raise DataError(f"{path} cannot be read as a dataset of three splits ({error}); {remedy}.") from error
     if facts["classes"].ndim != 1 or any(
         array.dtype != np.uint8 if array.ndim == 4 else array.ndim != 1 or array.dtype.kind not in "iu"
         for array in arrays.values()
     ):
-        raise DataError(f"{path} holds arrays of other kinds than a data set of three splits has; {remedy}.")
+        raise DataError(f"{path} does not hold the arrays of a dataset of three splits; {remedy}.")
     if str(facts["sha256"]) != _digest(arrays):
         raise DataError(f"{path} is damaged: its content does not match the sha256 stored with it; {remedy}.")
     splits = {
@@ -85,7 +87,7 @@ def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether ``save_dataset`` wrote this ``.npz``."""
+    """Return whether ``save_dataset`` wrote this ``.npz``."""
     try:
         with opened_npz(path) as file:
             return {"train_images", "sha256"} <= set(file.files)
@@ -94,7 +96,7 @@ def is_dataset(path: Path) -> bool:
 
 
 def stored_provenance(path: Path) -> str:
-    """Where a stored data set comes from, without reading its images."""
+    """Return the provenance of a stored dataset without reading its images."""
     try:
         with opened_npz(path) as file:
             return str(file["provenance"])
@@ -102,9 +104,9 @@ def stored_provenance(path: Path) -> str:
         return f"damaged: {error}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened_npz(path: Path) -> Iterator[NpzFile]:
-    """An ``.npz`` without pickled objects; raises one of ``UNREADABLE`` if it is none."""
+    """Open an ``.npz`` without pickled objects; raise one of ``UNREADABLE`` if it is not one."""
     with open(path, "rb") as file:  # numpy would leave the file open if it is no zip
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
@@ -118,12 +120,12 @@ def opened_npz(path: Path) -> Iterator[NpzFile]:
 
 
 def _check_lengths(archive: zipfile.ZipFile, length: int) -> None:
-    """Compare what the arrays say of themselves with what is there, before numpy makes room for it."""
+    """Compare the declared sizes of the arrays with the actual ones before numpy allocates memory."""
     members = archive.infolist()
     unpacked = sum(member.file_size for member in members)
     if len(members) > ARRAYS or unpacked > max(UNPACKED, PACKED * length):
         raise ValueError(
-            f"{len(members):,} arrays of {unpacked:,} bytes packed into {length:,}, which no honest file has; write it "
+            f"{len(members):,} arrays of {unpacked:,} bytes packed into {length:,}, which is not plausible; write it "
             "with np.savez, uncompressed"
         )
     for member in members:
@@ -136,12 +138,12 @@ def _check_lengths(archive: zipfile.ZipFile, length: int) -> None:
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """Images keep their bytes, labels become int64."""
+    """Return images as a uint8 tensor and labels, which have one axis, as an int64 tensor."""
     return torch.from_numpy(np.require(array if array.ndim > 1 else array.astype(np.int64), requirements=["C", "W"]))
 
 
 def sha256(array: NDArray[Any]) -> str:
-    """Digest of an array's bytes in C order."""
+    """Return the digest of an array's bytes in C order."""
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
@@ -151,3 +153,125 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> str:
         whole.update(f"{key} {arrays[key].dtype.str} {arrays[key].shape}".encode())
         whole.update(sha256(arrays[key]).encode())
     return whole.hexdigest()
+
+
+class FetchError(DataError):
+    """No source could deliver a dataset; ``tried`` says what each of them answered."""
+
+    def __init__(self, name: str, tried: Sequence[str], files: str, folder: Path) -> None:
+        super().__init__(
+            f"{name} could not be fetched: tried {'; '.join(tried)}; put {files} into {folder} by hand and run "
+            f"`coattend data fetch {name}` again."
+        )
+        self.tried = tuple(tried)
+
+
+@dataclass(frozen=True)
+class StoredDataset:
+    """A dataset that is read once from its published files and then stored in the data folder as an ``.npz``.
+
+    - read_files: reads the files from the first of some folders that has them, None if none has
+    - files: names of the files, for the user who gets them by hand
+    - subfolders: of the data folder, in which other libraries put the files
+    - stored_as: names of the ``.npz``; the first holds the original, the others substitutes
+    """
+
+    name: str
+    read_files: Callable[[Sequence[Path]], Dataset | None]
+    files: str
+    sources: tuple[Source, ...]
+    subfolders: tuple[str, ...] = ()
+    stored_as: tuple[str, ...] = ("original.npz",)
+
+    def load(self, folder: Path) -> Dataset:
+        """Read what is stored, or the published files if they are in the data folder."""
+        original, *_ = paths = self.paths(folder)
+        if not original.is_file() and (dataset := self.read_files(self._places(folder))) is not None:
+            with contextlib.suppress(OSError):  # in a read-only folder the files are parsed every time
+                save_dataset(dataset, original)
+            return dataset
+        for path in paths:
+            if path.is_file():
+                return read_dataset(path, self.name, f"run `coattend data fetch {self.name}` to restore it")
+        raise DataError(
+            f"{self.name} is not in {folder}; run `coattend data fetch {self.name}`, which also accepts {self.files} "
+            "if you put them there, or set COATTEND_DATA to the folder that has it."
+        )
+
+    def locate(self, folder: Path) -> Path | None:
+        """Return the file that stores the dataset."""
+        return next((path for path in self.paths(folder) if path.is_file()), None)
+
+    def fetch(self, folder: Path, progress: Progress) -> Path:
+        """Store the dataset, from published files in the data folder or from a source."""
+        with self.lock(folder):
+            return self.find(folder) or self.download(folder, progress)
+
+    def find(self, folder: Path) -> Path | None:
+        """Return the file that stores the dataset if it is intact; store published files of the data folder first."""
+        original, *substitutes = self.paths(folder)
+        if self._is_intact(original):
+            return original
+        if (dataset := self.read_files(self._places(folder))) is not None:
+            save_dataset(dataset, original)
+            return original
+        return next((path for path in substitutes if self._is_intact(path)), None)
+
+    def download(self, folder: Path, progress: Progress) -> Path:
+        """Store what the first source delivers that can; raise FetchError if none can."""
+        original, incoming, tried = self.paths(folder)[0], folder / self.name / "incoming", []
+        for source in self.sources:
+            _remove_all_but_parts(incoming)
+            try:
+                source.deliver(incoming, progress)
+                dataset = self.read_files([incoming])
+                if dataset is None:
+                    raise SourceError("it delivered other files than expected")
+            except SourceError as error:
+                tried.append(f"{source.address} ({error})")
+                continue
+            except DataError as error:
+                tried.append(f"{source.address} ({error})")
+                shutil.rmtree(incoming)  # the content is wrong, so resuming the download would be too
+                continue
+            shutil.rmtree(incoming)
+            save_dataset(dataset, original)
+            return original
+        with contextlib.suppress(OSError):  # it stays if it holds parts
+            incoming.rmdir()
+        raise FetchError(self.name, tried, self.files, folder)
+
+    def paths(self, folder: Path) -> tuple[Path, ...]:
+        """Return the files that may store the dataset, the original first."""
+        return tuple(folder / self.name / name for name in self.stored_as)
+
+    @contextlib.contextmanager
+    def lock(self, folder: Path) -> Iterator[None]:
+        """Make other processes that fetch the same dataset wait; remove what a killed one was writing."""
+        home = folder / self.name
+        home.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(home / ".lock"):
+            remove_unfinished(home, self.stored_as)
+            yield
+
+    def _places(self, folder: Path) -> tuple[Path, ...]:
+        return (folder / self.name, folder, *(folder / subfolder for subfolder in self.subfolders))
+
+    def _is_intact(self, path: Path) -> bool:
+        if not path.is_file():
+            return False
+        try:
+            read_dataset(path, self.name, "it is replaced")
+        except DataError:
+            return False
+        return True
+
+
+def _remove_all_but_parts(incoming: Path) -> None:
+    """Keep ``.part`` files, which are known to be incomplete; another file may only look complete."""
+    if incoming.is_dir():
+        for path in incoming.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.suffix != PART:
+                path.unlink()

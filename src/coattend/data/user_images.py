@@ -20,7 +20,7 @@ SHARE = 0.1  # of each class, for validation and for testing
 
 
 @dataclass(frozen=True)
-class OwnImages:
+class UserImages:
     """Images as they were found, before any of them are split off; ``stored`` is what the file says of itself."""
 
     path: Path
@@ -104,21 +104,21 @@ class OwnImages:
         return {s: whole.at(torch.from_numpy(np.sort(np.concatenate(parts)))) for s, parts in chosen.items()}
 
 
-def read_own_images(path: Path, size: int | None = None, fit: Fit = "resize") -> OwnImages:
+def read_user_images(path: Path, size: int | None = None, fit: Fit = "resize") -> UserImages:
     """From a folder of classes, with or without splits, or from an ``.npz`` of ``images`` and ``labels``."""
     if path.is_dir():
         found = read_folder(path, size, fit)
-        return OwnImages(path, found.parts, found.classes, found.changed)
+        return UserImages(path, found.parts, found.classes, found.changed)
     if path.suffix != ".npz":
         raise DataError(
             f"{path}: expected an image folder or an .npz with images and labels, got a {path.suffix} file."
         )
     if is_dataset(path):
         dataset = read_dataset(path, path.stem, "write it again")
-        own = OwnImages(path, dataset.splits(), dataset.classes, stored=dataset.provenance)
+        own = UserImages(path, dataset.splits(), dataset.classes, stored=dataset.provenance)
     else:
         whole, classes = read_arrays(path)
-        own = OwnImages(path, {WHOLE: whole}, classes)
+        own = UserImages(path, {WHOLE: whole}, classes)
     height, width = next(iter(own.parts.values())).images.shape[-2:]
     if size is None and height == width:
         return own

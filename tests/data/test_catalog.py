@@ -21,12 +21,13 @@ def test_a_missing_set_names_the_command_and_the_folder(folder: Path, name: str)
 
 def test_unknown_names_and_paths(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"unknown data set 'rotated_mnist' \(did you mean rotated-mnist or mnist\?\); there are"
+        DataError,
+        match=r"unknown dataset 'rotated_mnist' \(did you mean rotated-mnist or mnist\?\); the known",
     ):
         load_data("rotated_mnist")
-    with pytest.raises(DataError, match="unknown data set 'xxx"):
+    with pytest.raises(DataError, match="unknown dataset 'xxx"):
         load_data("x" * 5000)
-    with pytest.raises(DataError, match="load_data expects the name of a data set or a path, got NoneType"):
+    with pytest.raises(DataError, match="load_data expects the name of a dataset or a path, got NoneType"):
         load_data(None)
     with pytest.raises(DataError, match="would take more than 128 GiB of memory; choose a smaller size"):
         load_data("mini", size=10**6)
@@ -40,7 +41,7 @@ def test_unknown_names_and_paths(folder: Path, tmp_path: Path) -> None:
 
 def test_the_list_has_every_name_and_what_is_there(folder: Path) -> None:
     listed = {entry.name: entry for entry in available()}
-    assert list(listed) == ["mini", "rotated-mnist", "mnist", "cifar10"]
+    assert list(listed) == ["mini", "cifar10", "mnist", "rotated-mnist"]
     assert listed["mini"].provenance == "generated from MNIST (seed 28)"
     assert listed["rotated-mnist"].sizes == (10_000, 2_000, 50_000)
     assert listed["cifar10"].where is None
@@ -52,7 +53,7 @@ def test_a_folder_that_cannot_be_written_to_will_do(folder: Path, monkeypatch: p
         raise PermissionError(path)
 
     fakes.write_idx(folder)
-    monkeypatch.setattr("coattend.data.loading.save_dataset", refuse)  # root may write everywhere, so it is acted
+    monkeypatch.setattr("coattend.data.store.save_dataset", refuse)  # root may write everywhere, so it is acted
     assert len(load_data("mnist").train) == 50
 
 
