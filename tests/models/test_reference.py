@@ -25,7 +25,7 @@ def figures(name: str) -> dict[str, object]:
     entry = ca.model_entry(name)
     network = ca.create_model(name)
     weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in network.parameters())).hexdigest()
-    images = torch.randn(2, 1 if entry.dataset == "rotated-mnist" else 3, entry.image_size, entry.image_size)
+    images = torch.randn(2, entry.in_channels, entry.image_size, entry.image_size)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     logits = network.train()(images)
     F.cross_entropy(logits, torch.tensor([3, 7])).backward()

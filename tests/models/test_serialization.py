@@ -9,7 +9,9 @@ import torch
 import coattend as ca
 
 
-@pytest.mark.parametrize("name", ca.list_models())
+@pytest.mark.parametrize(
+    "name", ["z2cnn", "a_dren_maxpool", "a_p4m_allcnn", "p4m_resnet44", "a_r_nin_x4", "a_r_resnet20_x4"]
+)
 def test_the_state_round_trips_with_the_arguments_that_built_it(name: str, tmp_path: Path) -> None:
     options = {"width": 4, "num_classes": 3, **({"blocks": 1} if "resnet" in name else {})}
     model = ca.create_model(name, **options).eval()

@@ -1,4 +1,8 @@
-"""Every network of Table 1: counts, gradients, exactness, and torch's tools. The registry is the test plan."""
+"""The networks of Table 1: the counts of all, gradients, exactness and torch's tools in every family.
+
+Within a family the networks share their code, so that one plain and one attentive network stand for it; what every one
+of the 21 computes is in test_reference.py.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +52,9 @@ ALTERNATIVES = {
     "a_r_resnet20_x4:attention=output": 334_594,
 }
 NAMES = ca.list_models()
-PLAIN = [name for name in NAMES if ca.model_entry(name).group == "z2"]
-EQUIVARIANT = [name for name in NAMES if name not in PLAIN]
+WITHOUT_GROUP = [name for name in NAMES if ca.model_entry(name).group == "z2"]  # one per family
+PLAIN = ["p4cnn", "p4_allcnn", "p4m_resnet44", "r_nin_x4", "r_resnet20_x4"]
+ATTENTIVE = ["a_dren_maxpool", "a_p4m_allcnn", "a_p4m_resnet44", "a_r_nin_x4", "a_r_resnet20_x4"]
 
 
 def count(name: str) -> int:
@@ -59,7 +64,7 @@ def count(name: str) -> int:
 def images(name: str, batch: int = 2, size: int | None = None) -> Tensor:
     entry = ca.model_entry(name)
     size = size or entry.image_size
-    return torch.randn(batch, 1 if entry.dataset == "rotated-mnist" else 3, size, size)
+    return torch.randn(batch, entry.in_channels, size, size)
 
 
 def settled(name: str, **options: object) -> torch.nn.Module:
@@ -75,8 +80,13 @@ def settled(name: str, **options: object) -> torch.nn.Module:
 
 
 def shallow(name: str) -> dict[str, int]:
-    """Fewer blocks of the same kind for the deepest family: each of its layers is there."""
-    return {"blocks": 2} if "resnet44" in name else {}
+    """Return the options for one block per stage: every kind of layer is still there."""
+    return {"blocks": 1} if "resnet" in name else {}
+
+
+def narrow(name: str) -> dict[str, int]:
+    """Return the options for few channels; without norms a narrow network is almost constant."""
+    return {} if "nin" in name else {"width": 4, **shallow(name)}
 
 
 def worst_error(model: torch.nn.Module, x: Tensor, group: object) -> float:
@@ -98,14 +108,14 @@ def test_our_count_is_the_published_one(name: str) -> None:
     published = ca.model_entry(name).published_count
     unit = {"k": 1e3, "M": 1e6}[published[-1]]
     digits = len(published[:-1].partition(".")[2])
-    ours = count(name) / unit
+    ours = COUNTS[name] / unit
     cut_off = int(ours * 10**digits) / 10**digits
     assert float(published[:-1]) in (round(ours, digits), cut_off)
     if round(ours, digits) != float(published[:-1]):
         assert "truncates" in ca.model_entry(name).note
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*PLAIN, *ATTENTIVE])
 def test_forward_and_backward_reach_every_parameter(name: str) -> None:
     torch.set_default_dtype(torch.float32)
     model = ca.create_model(name)
@@ -120,7 +130,7 @@ def test_forward_and_backward_reach_every_parameter(name: str) -> None:
             assert parameter.grad.any(), parameter_name
 
 
-@pytest.mark.parametrize("name", EQUIVARIANT)
+@pytest.mark.parametrize("name", [*PLAIN, *ATTENTIVE])
 def test_logits_are_invariant_wherever_is_exact_says_so(name: str) -> None:
     """Narrow, else as published; at 33 x 33; with pooling: every element, float64."""
     entry = ca.model_entry(name)
@@ -131,8 +141,7 @@ def test_logits_are_invariant_wherever_is_exact_says_so(name: str) -> None:
             variants.append(({"downsample": "pool"}, 32))
     exact_at = []
     for options, size in variants:
-        narrow = {} if "nin" in name else {"width": 4}  # a narrow network without norms is almost constant
-        model = settled(name, **narrow, **options, **shallow(name))
+        model = settled(name, **narrow(name), **options)
         error = worst_error(model, images(name, 1, size), model.group)
         if ca.is_exact(model, size):
             assert error <= 1e-10
@@ -147,17 +156,15 @@ def test_logits_are_invariant_wherever_is_exact_says_so(name: str) -> None:
         assert exact_at == [((), 33), (("pool",), 32)]
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_plain_networks_are_not_invariant(name: str) -> None:
-    assert worst_error(settled(name), images(name, 1), "p4") > 1e-3
+@pytest.mark.parametrize("name", WITHOUT_GROUP)
+def test_networks_over_the_trivial_group_are_not_invariant(name: str) -> None:
+    assert worst_error(settled(name, **narrow(name)), images(name, 1), "p4") > 1e-3
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_compiles_exports_and_builds_quickly(name: str) -> None:
+@pytest.mark.parametrize("name", ["z2cnn", "p4cnn", *ATTENTIVE])
+def test_compiles_and_exports(name: str) -> None:
     torch._dynamo.reset()
-    start = time.process_time()
     model = ca.create_model(name, width=4, **shallow(name)).eval()
-    assert time.process_time() - start < 1
     x = images(name)
     expected = model(x)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -168,7 +175,7 @@ def test_compiles_exports_and_builds_quickly(name: str) -> None:
     torch.testing.assert_close(program.module()(larger), model(larger), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*PLAIN, *ATTENTIVE])
 def test_bfloat16_autocast(name: str) -> None:
     torch.set_default_dtype(torch.float32)
     model = settled(name, width=8, **shallow(name)).eval()
