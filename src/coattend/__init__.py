@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coattend.groups import dihedral as dihedral
     from coattend.groups import direct_product as direct_product
     from coattend.groups import get_group as get_group
+    from coattend.groups import register_group as register_group
     from coattend.models import create_model as create_model
     from coattend.models import list_models as list_models
     from coattend.models import load_model as load_model
@@ -41,7 +42,7 @@ _PUBLIC = {
     "equivariance": ("assert_equivariant", "diagnose", "equivariance_error", "is_exact"),
     "export": ("freeze",),
     "functional": (),
-    "groups": ("FiniteGroup", "cyclic", "dihedral", "direct_product", "get_group"),
+    "groups": ("FiniteGroup", "cyclic", "dihedral", "direct_product", "get_group", "register_group"),
     "models": (
         "create_model",
         "list_models",

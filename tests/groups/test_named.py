@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import coattend as ca
+from coattend.groups.named import GROUPS
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 8, 16])
@@ -100,3 +101,42 @@ def test_names_of_endless_digits_and_factors_that_are_no_groups_are_refused() ->
     with pytest.raises(ValueError, match="expected a group or a group's name, got NoneType"):
         ca.direct_product(None, ca.cyclic(2))
     assert ca.cyclic(np.int64(4)) == ca.direct_product("C1", "C4", planar=ca.cyclic(4).planar)
+
+
+def test_registered_groups_are_known_by_name_everywhere() -> None:
+    made = []
+
+    @ca.register_group("Rectangle")
+    def rectangle() -> ca.FiniteGroup:
+        made.append(1)
+        return ca.dihedral(2)
+
+    try:
+        assert ca.get_group("rectangle") == ca.get_group("RECTANGLE") == ca.dihedral(2)
+        assert made == [1]
+        assert ca.nn.LiftingConv2d(1, 1, 3, "rectangle").group == ca.dihedral(2)
+        with pytest.raises(ValueError, match="unknown group 'rectangel' .did you mean rectangle.*z2, p1"):
+            ca.get_group("rectangel")
+        with pytest.raises(ValueError, match="there is a group 'rectangle' already"):
+            ca.register_group("rectangle")(lambda: ca.cyclic(1))
+    finally:
+        GROUPS.remove("rectangle")
+    with pytest.raises(ValueError, match="unknown group 'rectangle'"):
+        ca.get_group("rectangle")
+
+
+@pytest.mark.parametrize("name", ["C4", "d6", "c4 clockwise", "p4m", "", None])
+def test_names_that_mean_something_else_are_refused(name: object) -> None:
+    with pytest.raises(ValueError, match="name of a cyclic or dihedral group|already|is registered under a name"):
+        ca.register_group(name)(lambda: ca.cyclic(1))
+
+
+def test_a_registration_that_is_not_a_group_says_so() -> None:
+    with pytest.raises(ValueError, match="expects a function that returns a group, got FiniteGroup"):
+        ca.register_group("group")(ca.cyclic(2))
+    ca.register_group("number")(lambda: 4)
+    try:
+        with pytest.raises(ValueError, match="'number' is registered as a function that returns 4"):
+            ca.get_group("number")
+    finally:
+        GROUPS.remove("number")

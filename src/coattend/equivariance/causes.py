@@ -9,7 +9,7 @@ from enum import Enum
 from torch import Tensor, nn
 
 from coattend.equivariance.error import relative_error, tensors_in
-from coattend.equivariance.fields import Field, move_poses
+from coattend.equivariance.fields import Field, image_axes, move_poses
 from coattend.equivariance.geometry import Window, window_of
 from coattend.groups import FiniteGroup, transform_image
 from coattend.nn import PoseAttention, PoseConv2d
@@ -124,14 +124,14 @@ def _by_behaviour(suspect: Suspect) -> tuple[Cause, str]:
     """Try the two halves of the action one at a time; works on modules nobody has seen before."""
     x, field, group = suspect.inputs[0], suspect.fields[0], suspect.group
     output = next(tensors_in(suspect.run(*suspect.inputs))) if suspect.astray is None else suspect.astray
-    if output.ndim < 4:
+    if output.ndim < image_axes(suspect.group):
         return Cause.FLATTENED, (
             "features that belong to poses or positions are mixed as if they were unrelated; pool over the group "
             "(GroupPool) and over positions first, or use ProjectionConv2d."
         )
     has_poses = field.kind in ("map", "poses", "channel-major fold", "pose-major fold")
     poses_commute = not has_poses or _commutes(suspect, lambda t, f, g: _move_poses_only(t, f, group, g))
-    space_commutes = x.ndim < 4 or _commutes(suspect, lambda t, f, g: transform_image(t, group, g))
+    space_commutes = x.ndim < image_axes(group) or _commutes(suspect, lambda t, f, g: transform_image(t, group, g))
     if suspect.astray is not None:
         return Cause.OWN, _OWN_REMEDY
     if space_commutes and not poses_commute:

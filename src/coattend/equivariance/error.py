@@ -28,9 +28,10 @@ def equivariance_error(
 ) -> dict[int, float]:
     """``{g: |f(g.x) - g.f(x)| / |f(x)|}`` for every element, in evaluation mode ([RH20] Eq. 1).
 
-    Shapes tell how tensors move: five axes are a map (batch, channels, group, height, width), four an image, three
-    (batch, channels, group) poses without positions, anything else must not change at all. Where that is not meant,
-    ``input_layout`` and ``output_layout`` say it: "map", "image", "poses", "invariant", or, for a map whose channel and
+    How tensors move is inferred from their shapes: five axes are a map (batch, channels, group, height, width), four an
+    image, three (batch, channels, group) poses without positions, anything else must not change at all. For an action
+    of dimension d, maps have 3 + d axes and images 2 + d. Where that is not meant, ``input_layout`` and
+    ``output_layout`` name the layout: "map", "image", "poses", "invariant", or, for a map whose channel and
     group axes are one, "channel-major fold" or "pose-major fold". A module may return several tensors; the largest
     error counts, and ``output_layout`` may be a sequence with one entry per tensor. ``over`` names the subgroup whose
     cosets a returned map is indexed by where no GroupPool in the module tells.

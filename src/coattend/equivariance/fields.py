@@ -1,4 +1,4 @@
-"""How a group moves the tensors inside a network, told from their shape or by the user."""
+"""How a group moves the tensors inside a network, inferred from their shape or named by the user."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ FOLDS = ("channel-major fold", "pose-major fold")
 
 @dataclass(frozen=True)
 class Field:
-    """A kind of tensor: which axes a group element permutes, and whether it moves the last two.
+    """A kind of tensor: which axes a group element permutes, and whether it moves the spatial ones.
 
-    A fold is a map whose channel and group axes were flattened into one, in that order or the other.
+    The spatial axes are the last d for an action of dimension d, so that images have 2 + d axes and maps 3 + d. A fold
+    is a map whose channel and group axes were flattened into one, in that order or the other.
     """
 
     kind: Layout
     over: Subgroup = (0,)
 
     def has_positions(self, x: Tensor) -> bool:
-        """Whether the last two axes of a tensor of this kind are moved."""
-        return self.kind in ("map", "image") or (self.kind in FOLDS and x.ndim == 4)
+        """Return whether a tensor of this kind has spatial axes."""
+        return self.kind in ("map", "image") or (self.kind in FOLDS and x.ndim > 2)
 
     def move(self, x: Tensor, group: FiniteGroup, g: int) -> Tensor:
-        """The tensor after element g has acted."""
+        """Return the tensor after element g has acted."""
         if self.kind == "invariant":
             return x
         if self.kind == "image":
@@ -43,7 +44,7 @@ class Field:
         axes = (-1, group.order) if self.kind == "channel-major fold" else (group.order, -1)
         axis = 2 if self.kind == "channel-major fold" else 1
         moved = move_poses(x.unflatten(1, axes), group, g, axis).flatten(1, 2)
-        return transform_image(moved, group, g) if x.ndim == 4 else moved
+        return transform_image(moved, group, g) if x.ndim > 2 else moved
 
 
 def move_poses(x: Tensor, group: FiniteGroup, g: int, axis: int) -> Tensor:
@@ -52,33 +53,39 @@ def move_poses(x: Tensor, group: FiniteGroup, g: int, axis: int) -> Tensor:
 
 
 def candidate_fields(x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup]) -> list[Field]:
-    """What a tensor of this shape can be, the documented layout first; empty if its group axis fits nothing."""
-    n = group.order
-    if x.ndim == 5:
+    """Return what a tensor of this shape can be, the documented layout first; empty if its group axis fits nothing."""
+    n, image_rank = group.order, image_axes(group)
+    if x.ndim == image_rank + 1:
         if x.shape[2] == n:
             return [Field("map")]
         return [Field("map", quotients[x.shape[2]])] if x.shape[2] in quotients else []
-    folds = [Field("channel-major fold"), Field("pose-major fold")] if x.ndim in (2, 4) and n > 1 else []
+    folds = [Field("channel-major fold"), Field("pose-major fold")] if x.ndim in (2, image_rank) and n > 1 else []
     folds = [f for f in folds if x.shape[1] % n == 0]
-    if x.ndim == 4:
-        return [Field("image"), *folds]
-    if x.ndim == 3 and x.shape[2] == n:
-        return [Field("poses"), Field("invariant")]
+    poses = [Field("poses")] if x.ndim == 3 and x.shape[2] == n else []
+    if x.ndim == image_rank:
+        return [Field("image"), *folds, *poses]
+    if poses:
+        return [*poses, Field("invariant")]
     return [Field("invariant"), *folds]
+
+
+def image_axes(group: FiniteGroup) -> int:
+    """Return how many axes an image has: batch, channels, and the spatial ones; 4 for a group without an action."""
+    return 2 + (group.dimension or 2)
 
 
 def field_of(
     x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup], role: str, layout: Layout | None
 ) -> Field:
-    """What a tensor is: the layout that the user names, else the documented one of its shape.
+    """Return what a tensor is: the layout that the user names, else the documented one of its shape.
 
-    A group without a planar action leaves images alone, so as an input they would prove nothing.
+    A group without an action leaves images alone, so as an input they would prove nothing.
     """
     field = _named_or_shaped(x, group, quotients, role, layout)
-    if role == "input" and field.kind == "image" and group.planar is None:
+    if role == "input" and field.kind == "image" and group.action is None:
         raise ValueError(
             f"{group.name} is a bare table and does not say how its elements move an image; pass a map (batch, "
-            f"channels, group={group.order}, height, width), or a group with a planar action."
+            f"channels, group={group.order}, height, width), or a group with an action."
         )
     return field
 
@@ -91,18 +98,18 @@ def _named_or_shaped(
         if not candidates:
             raise ValueError(_misfit(x, group, role))
         return candidates[0]
-    n = group.order
+    n, image_rank = group.order, image_axes(group)
     fits = {
-        "map": x.ndim == 5 and x.shape[2] in {n, *quotients},
-        "image": x.ndim >= 4,
+        "map": x.ndim == image_rank + 1 and x.shape[2] in {n, *quotients},
+        "image": x.ndim >= image_rank,
         "invariant": True,
         "poses": x.ndim >= 3 and x.shape[2] == n,
-        **dict.fromkeys(FOLDS, x.ndim in (2, 4) and x.shape[1] % n == 0),
+        **dict.fromkeys(FOLDS, x.ndim in (2, image_rank) and x.shape[1] % n == 0),
     }
     if layout not in fits:
         raise ValueError(f"{role}_layout must be one of {', '.join(get_args(Layout))}, or None, got {layout!r}.")
     if not fits[layout]:
-        if layout == "map" and x.ndim == 5:
+        if layout == "map" and x.ndim == image_rank + 1:
             raise ValueError(_misfit(x, group, role))
         raise ValueError(
             f"the {role} {tuple(x.shape)} cannot be laid out as {layout!r} over {group.name}, which has order {n}; "
@@ -120,7 +127,7 @@ def _misfit(x: Tensor, group: FiniteGroup, role: str) -> str:
 
 
 def quotients_of(module: nn.Module, over: Iterable[int] | None, group: FiniteGroup) -> dict[int, Subgroup]:
-    """The lengths that a group axis takes after coset pooling, with the subgroup pooled over."""
+    """Return the lengths that a group axis takes after coset pooling, with the subgroup pooled over."""
     subgroups = [m.over for m in module.modules() if isinstance(m, GroupPool) and m.group == group and m.over]
     if over is not None:
         subgroups.append(group.verified_subgroup(over))

@@ -10,3 +10,4 @@ from coattend.groups.named import cyclic as cyclic
 from coattend.groups.named import dihedral as dihedral
 from coattend.groups.named import direct_product as direct_product
 from coattend.groups.named import get_group as get_group
+from coattend.groups.named import register_group as register_group

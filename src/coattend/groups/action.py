@@ -5,30 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coattend.groups.axes import axis_names, directions
 from coattend.groups.filter_action import Interpolation
-from coattend.groups.finite_group import FiniteGroup, quarter_turn
+from coattend.groups.finite_group import FiniteGroup, Matrices, is_signed_permutation
 from coattend.groups.named import get_group
 
 
 def transform_image(x: Tensor, group: FiniteGroup | str, g: int, interpolation: Interpolation = "bicubic") -> Tensor:
-    """Move the last two axes of ``x`` by element g: ``(g.x)(u) = x(g^-1 u)``.
+    """Move the spatial axes of ``x``, the last d, by element g: ``(g.x)(u) = x(g^-1 u)``.
 
-    Quarter turns and flips are exact and turn rectangles too. Other angles keep the frame, turn about its centre,
-    interpolate, and take zeros from beyond the border. A group without a planar action leaves images alone.
+    d is the dimension of the group's action: 2 for images, 1 for signals, 3 for volumes. Elements whose matrices are
+    signed permutations, such as quarter turns and flips, are exact, also where the axes differ in length. Other angles,
+    for images only, keep the frame, turn about its center, interpolate, and read zeros outside. A group without an
+    action leaves images alone.
     """
     group = get_group(group)
-    _check_axes(x, 2, "an image (..., height, width)")
-    matrix = None if group.planar is None else group.planar[group.verified_element(g)]
-    if matrix is None:
+    names = axis_names(group.dimension)
+    _check_axes(x, len(names), f"an image (..., {', '.join(names)})")
+    if group.action is None:
         return x
-    exact = quarter_turn(matrix)
-    if exact is not None:
-        mirrored, turns = exact
-        return torch.rot90(torch.flip(x, (-1,)) if mirrored else x, turns, (-2, -1))
+    matrix = group.action[group.verified_element(g)]
+    if is_signed_permutation(matrix):
+        return _permuted(x, matrix)
+    if group.planar is None:
+        raise ValueError(
+            f"element {g} of {group.name} does not move voxels onto voxels, and interpolation is available in 2 "
+            f"dimensions only, not in {group.dimension}; use group.exact_elements."
+        )
     _check_interpolation(x, interpolation, group.describe(g))
     return _interpolated(x, matrix.T, interpolation)
 
@@ -42,18 +50,21 @@ def transform_map(
 ) -> Tensor:
     """Move a map (batch, channels, group, height, width): ``(g.x)[..., h, :, :] = g.(x[..., g^-1 h, :, :])``.
 
-    With a subgroup K in ``over`` the group axis holds the left cosets aK instead of single elements.
+    The spatial axes are those of :func:`transform_image`. With a subgroup K in ``over`` the group axis holds the left
+    cosets aK instead of single elements.
     """
     group = get_group(group)
-    _check_axes(x, 3, "a map (..., group, height, width)")
+    names = axis_names(group.dimension)
+    _check_axes(x, len(names) + 1, f"a map (..., group, {', '.join(names)})")
     sources = group.coset_action(over)[group.inverse[group.verified_element(g)]]
-    if x.shape[-3] != len(sources):
+    axis = -len(names) - 1
+    if x.shape[axis] != len(sources):
         raise ValueError(
             f"transform_map expects a group axis of {len(sources)} for {group.name}, got {tuple(x.shape)}; pass the "
             "group of the map, or over=K if the axis holds the left cosets of a subgroup K."
         )
     source = torch.tensor(sources, device=x.device)
-    return transform_image(x.index_select(-3, source), group, g, interpolation)
+    return transform_image(x.index_select(axis, source), group, g, interpolation)
 
 
 def _check_axes(x: Tensor, axes: int, expected: str) -> None:
@@ -76,7 +87,18 @@ def _check_interpolation(x: Tensor, interpolation: str, move: str) -> None:
         )
 
 
-def _interpolated(x: Tensor, inverse_matrix: object, interpolation: str) -> Tensor:
+def _permuted(x: Tensor, matrix: Matrices) -> Tensor:
+    """Apply a signed permutation matrix: coordinate i of the result is coordinate ``source[i]`` of x, or minus it."""
+    dimension = len(matrix)
+    source = np.abs(matrix).argmax(axis=1)
+    sign = np.take_along_axis(matrix, source[:, None], axis=1)[:, 0] * directions(dimension)[source]
+    flipped = [-1 - i for i in range(dimension) if sign[i] != directions(dimension)[i]]
+    batch = x.ndim - dimension
+    axes = [*range(batch), *(x.ndim - 1 - int(source[i]) for i in reversed(range(dimension)))]
+    return torch.flip(x.permute(axes), flipped)
+
+
+def _interpolated(x: Tensor, inverse_matrix: Matrices, interpolation: str) -> Tensor:
     height, width = x.shape[-2:]
     rows = (height - 1) / 2 - torch.arange(height, dtype=x.dtype, device=x.device)
     columns = torch.arange(width, dtype=x.dtype, device=x.device) - (width - 1) / 2

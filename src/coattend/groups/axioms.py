@@ -1,4 +1,4 @@
-"""The axioms of a group and of its action on the plane, verified, with the elements that break them named."""
+"""Verify the axioms of a group and of its action on space, and name the elements that break them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ IntTable = NDArray[np.int64]
 
 
 def check_order(order: int, group: str) -> None:
-    """Refuse a group whose tables would fill the memory, before they are made."""
+    """Require an order whose tables fit into memory, before they are built."""
     if order > LARGEST_ORDER:
         raise ValueError(f"{group} has {order} elements; groups of up to {LARGEST_ORDER} elements are supported.")
 
 
 def verified_table(table: ArrayLike) -> IntTable:
-    """A multiplication table as an array of its own, after checking that it is that of a group."""
+    """Return a multiplication table as a new array, after checking that it is that of a group."""
     try:
         array = np.asarray(table)
     except ValueError as error:
@@ -65,8 +65,8 @@ def verified_table(table: ArrayLike) -> IntTable:
 def _check_associative(product: IntTable) -> None:
     """Light's test: the elements a with (x a) y = x (a y) for all x, y are closed under products.
 
-    So it is enough to look at generators. Each one that is not yet reached at least doubles what is: in a table whose
-    rows hold every element once, at most log2(order) of them are needed.
+    So it is enough to check generators. Each generator that is not reached yet at least doubles the reached elements:
+    in a table whose rows hold every element once, at most log2(order) generators are needed.
     """
     reached = np.zeros(len(product), dtype=bool)
     reached[0] = True
@@ -86,31 +86,52 @@ def _check_associative(product: IntTable) -> None:
             reached[product[np.ix_(members, members)]] = True
 
 
-def verified_action(planar: ArrayLike, product: IntTable) -> NDArray[np.float64]:
-    """One orthogonal 2x2 matrix per element, after checking that they multiply as the elements do."""
-    order = len(product)
+def verified_action(action: ArrayLike, product: IntTable, dimension: int | None = None) -> NDArray[np.float64]:
+    """Return one orthogonal d x d matrix per element, after checking that they multiply as the elements do.
+
+    ``dimension`` is the d that is required, by default any.
+    """
+    order, d = len(product), dimension or "d"
+    expected = f"an action is one {d} x {d} matrix per element, shape ({order}, {d}, {d})"
     try:
-        given = np.array(planar, dtype=np.float64)
+        given = np.array(action, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"a planar action is one 2x2 matrix of numbers per element, shape {(order, 2, 2)}.") from error
-    if given.shape != (order, 2, 2):
-        raise ValueError(f"a planar action is one 2x2 matrix per element, shape {(order, 2, 2)}, got {given.shape}.")
-    # Entries of an orthogonal matrix are at most 1; what is far beyond would overflow below, and so become zero here.
+        raise ValueError(f"{expected}, of numbers.") from error
+    if given.ndim != 3 or given.shape[:2] != (order, given.shape[2]) or dimension not in (None, given.shape[2]):
+        raise ValueError(f"{expected}, got shape {given.shape}.")
+    if not given.shape[2]:
+        raise ValueError(f"{expected} with d of at least 1, got shape {given.shape}.")
+    matrices = _with_whole_numbers(given)
+    _check_orthogonal(matrices, given)
+    _check_homomorphism(matrices, product)
+    return matrices
+
+
+def _with_whole_numbers(given: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the matrices with entries that are whole numbers but for rounding set to these."""
+    # Entries of an orthogonal matrix are at most 1; larger ones would overflow later, and are set to 0.
     matrices = np.where(np.abs(given) < 2, given, 0.0)
     whole = np.round(matrices)
-    matrices = np.where(np.abs(matrices - whole) < 1e-12, whole, matrices) + 0.0  # + 0.0 turns -0 into 0
-    skew = np.argwhere(~np.isclose(matrices @ matrices.transpose(0, 2, 1), np.eye(2), atol=1e-9).all(axis=(1, 2)))
+    return np.where(np.abs(matrices - whole) < 1e-12, whole, matrices) + 0.0  # + 0.0 turns -0 into 0
+
+
+def _check_orthogonal(matrices: NDArray[np.float64], given: NDArray[np.float64]) -> None:
+    identity = np.eye(matrices.shape[-1])
+    skew = np.argwhere(~np.isclose(matrices @ matrices.transpose(0, 2, 1), identity, atol=1e-9).all(axis=(1, 2)))
     if len(skew):
         g = int(skew[0, 0])
         raise ValueError(f"the matrix of element {g} is not orthogonal: {given[g].tolist()}.")
-    composed = matrices.reshape(-1, 2) @ matrices.transpose(1, 0, 2).reshape(2, -1)  # (g i), (h k): all by one product
-    expected = matrices[product].transpose(0, 2, 1, 3).reshape(2 * order, -1)
+
+
+def _check_homomorphism(matrices: NDArray[np.float64], product: IntTable) -> None:
+    order, d, _ = matrices.shape
+    composed = matrices.reshape(-1, d) @ matrices.transpose(1, 0, 2).reshape(d, -1)  # (g i), (h k): in one product
+    expected = matrices[product].transpose(0, 2, 1, 3).reshape(d * order, -1)
     close = np.abs(expected - composed) <= 1e-9 + 1e-5 * np.abs(composed)
-    broken = np.argwhere(~close.reshape(order, 2, order, 2).all(axis=(1, 3)))
+    broken = np.argwhere(~close.reshape(order, d, order, d).all(axis=(1, 3)))
     if len(broken):
         g, h = broken[0]
         raise ValueError(
             f"the action is not a homomorphism: {g} * {h} = {product[g, h]}, but the matrix of element "
-            f"{product[g, h]} is not that of {g} times that of {h}; each product must move the plane like h, then g."
+            f"{product[g, h]} is not that of {g} times that of {h}; each product must act like h, then g."
         )
-    return matrices

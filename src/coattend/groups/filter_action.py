@@ -1,7 +1,7 @@
 """How a group element moves a filter: one linear map per element and kernel size.
 
-Quarter turns and flips permute the taps. Other angles interpolate inside the disc inscribed in the kernel, outside
-of which a turned filter would be cut off.
+Elements that move pixels onto pixels, such as quarter turns and flips, permute the taps. Others interpolate inside the
+disc inscribed in the kernel, outside of which a turned filter would be cut off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coattend.groups.finite_group import FiniteGroup
+from coattend.groups.axes import directions
+from coattend.groups.finite_group import FiniteGroup, Matrices
 from coattend.groups.integers import whole_number
 from coattend.groups.named import get_group
 
@@ -28,27 +29,28 @@ def filter_turns(
     interpolation: Interpolation = "bicubic",
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The maps that turn a kernel_size x kernel_size filter through all poses of the group.
+    """Return the maps that move a filter of size kernel_size along every spatial axis through all poses of the group.
 
-    For an exact group: integers (order, taps), tap p of the filter in pose g being tap ``turns[g, p]`` of the base
-    filter. Otherwise: numbers (order, taps, taps) of type ``dtype``, by default torch's, the filter in pose g being
-    ``turns[g] @ base``.
+    A filter has ``kernel_size**d`` taps for an action of dimension d. For an exact group the maps are integers
+    (order, taps), tap p of the filter in pose g being tap ``turns[g, p]`` of the base filter. Otherwise they are
+    numbers (order, taps, taps) of type ``dtype``, by default torch's, the filter in pose g being ``turns[g] @ base``.
     """
     if interpolation not in get_args(Interpolation):
         raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {interpolation!r}.")
     group, size = get_group(group), whole_number(kernel_size)
     if size is None or size < 1:
         raise ValueError(f"kernel_size must be a whole number of at least 1, got {kernel_size!r}.")
-    if group.planar is None:
+    if group.dimension is None:
         raise ValueError(
             f"{group.name} is a bare table: it does not say how its elements move a filter. Pass FiniteGroup(table, "
-            "planar=...) with an orthogonal 2x2 matrix per element, or use cyclic(n) or dihedral(n)."
+            "planar=...) with an orthogonal 2 x 2 matrix per element, or use cyclic(n) or dihedral(n)."
         )
-    entries = group.order * size ** (2 if group.is_exact else 4)
+    taps = size**group.dimension
+    entries = group.order * taps ** (1 if group.is_exact else 2)
     if entries > LARGEST_TABLE:
         raise ValueError(
-            f"a {size} x {size} kernel in {group.order} poses needs a table of {entries} numbers, more than "
-            f"{LARGEST_TABLE}; use a smaller kernel or a smaller group."
+            f"a {' x '.join([str(size)] * group.dimension)} kernel in {group.order} poses needs a table of {entries} "
+            f"numbers, more than {LARGEST_TABLE}; use a smaller kernel or a smaller group."
         )
     table = _turn_table(group, size, interpolation)
     return torch.tensor(table) if group.is_exact else torch.tensor(table, dtype=dtype or torch.get_default_dtype())
@@ -56,43 +58,41 @@ def filter_turns(
 
 @functools.lru_cache(maxsize=256)  # a deep network asks for the same few tables in every layer
 def _turn_table(group: FiniteGroup, kernel_size: int, interpolation: Interpolation) -> NDArray[Any]:
-    assert group.planar is not None
+    assert group.action is not None
     if group.is_exact:
-        permutations = np.stack([_tap_permutation(m, kernel_size) for m in group.planar])
+        permutations = np.stack([_tap_permutation(m, kernel_size) for m in group.action])
         permutations.setflags(write=False)
         return permutations
 
     # Each right coset H g of the exact subgroup H is interpolated once and then permuted, so that turns by H commute
     # with the layer bit for bit in every precision, whatever the rounding of the interpolation weights.
-    taps = kernel_size**2
+    taps = kernel_size ** len(group.action[0])
     turns = np.empty((group.order, taps, taps))
     for coset in group.right_cosets(group.exact_elements):
         representative = coset[0]
-        interpolated = _interpolation_matrix(group.planar[representative], kernel_size, interpolation)
+        interpolated = _interpolation_matrix(group.action[representative], kernel_size, interpolation)
         for h in group.exact_elements:
-            turns[group.product[h, representative]] = interpolated[_tap_permutation(group.planar[h], kernel_size)]
+            turns[group.product[h, representative]] = interpolated[_tap_permutation(group.action[h], kernel_size)]
     turns.setflags(write=False)
     return turns
 
 
-def _coordinates(kernel_size: int) -> NDArray[np.float64]:
-    """Centred (x, y) of every tap, x to the right, y up; shape (taps, 2)."""
+def _coordinates(kernel_size: int, dimension: int) -> Matrices:
+    """Return the centered coordinates (x, y, ...) of every tap, shape (taps, dimension)."""
     steps = np.arange(kernel_size) - (kernel_size - 1) / 2
-    y, x = np.meshgrid(-steps, steps, indexing="ij")
-    return np.stack([x.ravel(), y.ravel()], axis=-1)
+    axes = np.meshgrid(*[steps] * dimension, indexing="ij")
+    return np.stack([axis.ravel() for axis in reversed(axes)], axis=-1) * directions(dimension)
 
 
-def _tap_permutation(matrix: NDArray[np.float64], kernel_size: int) -> NDArray[np.int64]:
-    source = _coordinates(kernel_size) @ matrix  # rows are (g^-1 u)^T = u^T g, g being orthogonal
-    column = np.rint(source[:, 0] + (kernel_size - 1) / 2)
-    row = np.rint((kernel_size - 1) / 2 - source[:, 1])
-    return (row * kernel_size + column).astype(np.int64)
+def _tap_permutation(matrix: Matrices, kernel_size: int) -> NDArray[np.int64]:
+    dimension = len(matrix)
+    source = _coordinates(kernel_size, dimension) @ matrix  # rows are (g^-1 u)^T = u^T g, g being orthogonal
+    indices = np.rint(source * directions(dimension) + (kernel_size - 1) / 2).astype(np.int64)
+    return indices @ kernel_size ** np.arange(dimension)
 
 
-def _interpolation_matrix(
-    matrix: NDArray[np.float64], kernel_size: int, interpolation: Interpolation
-) -> NDArray[np.float64]:
-    taps = _coordinates(kernel_size)
+def _interpolation_matrix(matrix: Matrices, kernel_size: int, interpolation: Interpolation) -> Matrices:
+    taps = _coordinates(kernel_size, len(matrix))
     distance = (taps @ matrix)[:, None, :] - taps[None, :, :]  # target tap, base tap, axis
     kernel = _linear if interpolation == "bilinear" else _cubic
     weights = kernel(distance).prod(axis=-1)
@@ -100,11 +100,11 @@ def _interpolation_matrix(
     return weights * inside[:, None] * inside[None, :]
 
 
-def _linear(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _linear(distance: Matrices) -> Matrices:
     return np.maximum(0, 1 - np.abs(distance))
 
 
-def _cubic(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _cubic(distance: Matrices) -> Matrices:
     """Keys' cubic convolution kernel with a = -1/2, exact for quadratic functions."""
     t = np.abs(distance)
     near = 1.5 * t**3 - 2.5 * t**2 + 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coattend.functional import build_kernels, padded_conv2d
 from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
 from coattend.groups.integers import whole_number
-from coattend.nn.checks import Size, check_choice, check_integer, check_size
+from coattend.nn.checks import Size, check_choice, check_integer, check_planar, check_size
 from coattend.nn.tables import TabledModule
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class PoseConv2d(TabledModule):
                 f"in_channels={self.in_channels} and out_channels={self.out_channels}."
             )
         self.group = get_group(group)
+        check_planar(self, self.group)
         self.relative = self._verified_relative(relative)
         poses = len(self.relative) or (self.group.order if self.input_on_group else 1)
         filter_in, k = self.in_channels // self.groups, self.kernel_size

@@ -115,7 +115,7 @@ class PoseAttention(TabledModule):
 
     def check(self, x: Tensor) -> None:
         """Require a map with the layer's channels and poses, on the device of its parameters."""
-        check_real_map(self, x, self.channels, self.group.order)
+        check_real_map(self, x, self.channels, self.group.order, self.group.dimension)
         for parameter in self.parameters():
             check_device(self, x, parameter)
 
@@ -243,11 +243,11 @@ class CoAttention(PoseAttention):
     def mask(self, x: Tensor) -> Tensor:
         """Return the mask of a map, in [0, 1], the largest value along the group axis being 1."""
         self.check(x)
-        return attention_mask(x, self.matrix())
+        return _in_two_dimensions(attention_mask, x, self.matrix())
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         self.check(x)
-        return attend(x, self.matrix())
+        return _in_two_dimensions(attend, x, self.matrix())
 
     def attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
         """See :meth:`PoseAttention.attend_slices`; one pass that does not gather the slices."""
@@ -261,7 +261,7 @@ class CoAttention(PoseAttention):
 
     def check(self, x: Tensor) -> None:
         """Require a map with the layer's channels and poses, on the device and in the dtype of its parameters."""
-        check_real_map(self, x, self.channels, self.group.order)
+        check_real_map(self, x, self.channels, self.group.order, self.group.dimension)
         check_dtype(self, x, self.weight)
 
     def extra_repr(self) -> str:  # noqa: D102
@@ -271,6 +271,11 @@ class CoAttention(PoseAttention):
         if self.structure == "full":
             return {}
         return {"index": (attention_index if self.structure == "group" else paper_index)(self.group)}
+
+
+def _in_two_dimensions(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, matrix: Tensor) -> Tensor:
+    """Call a function of maps with two spatial axes on a map with any: attention treats every position alike."""
+    return function(x, matrix) if x.ndim == 5 else function(x.flatten(3).unsqueeze(3), matrix).view(x.shape)
 
 
 def paper_index(group: FiniteGroup) -> Tensor:

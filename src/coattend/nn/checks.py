@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from coattend.functional import autocasts
+from coattend.groups import FiniteGroup
+from coattend.groups.axes import axis_names
 from coattend.groups.integers import whole_number
 
 Size = int | tuple[int, int]  # one for both axes; pairs must be equal
@@ -26,18 +28,27 @@ def check_tensor(layer: nn.Module, x: Tensor, expected: str) -> None:
         raise ValueError(f"{_name(layer)} expects {expected} as a dense tensor, got a {kind} one; convert it first.")
 
 
-def check_map(layer: nn.Module, x: Tensor, channels: int | None = None, order: int | None = None) -> None:
-    """Require a map (batch, channels, group, height, width)."""
-    check_tensor(layer, x, "a map (batch, channels, group, height, width)")
-    fits = x.ndim == 5 and channels in (None, x.shape[1]) and order in (None, x.shape[2]) and 0 not in x.shape[1:]
+def check_map(
+    layer: nn.Module,
+    x: Tensor,
+    channels: int | None = None,
+    order: int | None = None,
+    dimension: int | None = None,
+) -> None:
+    """Require a map (batch, channels, group, height, width), with the spatial axes of a group's dimension."""
+    axes = axis_names(dimension)
+    rank = 3 + len(axes)
+    check_tensor(layer, x, f"a map (batch, channels, group, {', '.join(axes)})")
+    fits = x.ndim == rank and channels in (None, x.shape[1]) and order in (None, x.shape[2]) and 0 not in x.shape[1:]
     if fits:
         return
-    expected = "(batch, {}, {}, height, width)".format(
+    expected = "(batch, {}, {}, {})".format(
         "channels" if channels is None else f"channels={channels}",
         "group" if order is None else f"group={order}",
+        ", ".join(axes),
     )
-    if x.ndim != 5:
-        remedy = "lift images with LiftingConv2d first" if x.ndim == 4 else "add the missing axes"
+    if x.ndim != rank:
+        remedy = "lift images with LiftingConv2d first" if x.ndim == 4 and rank == 5 else "add the missing axes"
         problem = f"; {remedy}"
     elif channels is not None and x.shape[1] != channels:
         problem = (
@@ -51,11 +62,26 @@ def check_map(layer: nn.Module, x: Tensor, channels: int | None = None, order: i
     raise ValueError(f"{_name(layer)} expects a map {expected}, got {tuple(x.shape)}{problem}.")
 
 
-def check_real_map(layer: nn.Module, x: Tensor, channels: int | None = None, order: int | None = None) -> None:
+def check_real_map(
+    layer: nn.Module,
+    x: Tensor,
+    channels: int | None = None,
+    order: int | None = None,
+    dimension: int | None = None,
+) -> None:
     """Require a map of floating-point numbers."""
-    check_map(layer, x, channels, order)
+    check_map(layer, x, channels, order, dimension)
     if not x.is_floating_point():
         raise ValueError(f"{_name(layer)} expects real numbers, got {x.dtype}; convert the map (x.float()).")
+
+
+def check_planar(layer: nn.Module, group: FiniteGroup) -> None:
+    """Require a group that acts on the plane, or one without an action, which is refused where its filters move."""
+    if group.dimension not in (None, 2):
+        raise ValueError(
+            f"{_name(layer)} moves images, and {group.name} acts on {group.dimension} dimensions; pass a group with a "
+            "planar action, such as cyclic(n) or dihedral(n)."
+        )
 
 
 def check_image(layer: nn.Module, x: Tensor, channels: int) -> None:

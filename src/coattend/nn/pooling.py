@@ -121,7 +121,7 @@ class GroupPool(TabledModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool."""
-        check_real_map(self, x, order=self.group.order)
+        check_real_map(self, x, order=self.group.order, dimension=self.group.dimension)
         if self.over is None:
             return self._reduced(x, 2)
         return self._reduced(x[:, :, self.cosets], 3)
