@@ -1,8 +1,8 @@
-"""How long do loading and preprocessing take, and how much memory?
+"""Time and memory of loading and preprocessing.
 
     python -m benchmarks.data_loading
 
-Prints the table of docs/data.md, a row per task, each in a process of its own; needs `coattend data fetch` of
+Prints the table of docs/data.md, a row per task, each in its own process; needs `coattend data fetch` of
 rotated-mnist and cifar10.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+
+import tyro
 
 from coattend.data import load_data, make_preprocessing
 
@@ -25,7 +27,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def measure(task: str) -> None:
-    """Load, fit on training and validation part, apply to that and to the test part."""
+    """Load a dataset, fit the preprocessing on training and validation images, and apply it to all."""
     name, steps = TASKS[task]
     started, worked = time.perf_counter(), time.process_time()
     dataset = load_data(name)
@@ -40,17 +42,26 @@ def measure(task: str) -> None:
 
 
 def _peak_gigabytes() -> float:
-    """The most memory this process has held."""
+    """Return the largest resident size of this process."""
     with open("/proc/self/status") as status:
         kilobytes = next(line.split()[1] for line in status if line.startswith("VmHWM"))
     return int(kilobytes) / 2**20
 
 
+def main(task: tyro.conf.Positional[str | None] = None) -> None:
+    """Print a row per task.
+
+    Args:
+        task: Measure this task alone, in this process.
+    """
+    if task is not None:
+        measure(task)
+        return
+    print("| task | load, s | in all, s | processor, s | peak memory, GiB |")
+    print("|---|---|---|---|---|", flush=True)
+    for name in TASKS:
+        subprocess.run([sys.executable, "-m", "benchmarks.data_loading", name], check=True)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        measure(sys.argv[1])
-    else:
-        print("| task | load, s | in all, s | processor, s | peak memory, GiB |")
-        print("|---|---|---|---|---|", flush=True)
-        for task in TASKS:
-            subprocess.run([sys.executable, __file__, task], check=True)
+    tyro.cli(main, description=__doc__)

@@ -1,15 +1,14 @@
-"""What does the training loop cost beyond the network's own forward, backward and step?
+"""Share of the training time outside of forward, backward and optimizer step.
 
     python -m benchmarks.loop_overhead [--images 12000]
 
-Trains p4-CNN for one epoch of the house recipe with clocks around forward, backward and optimiser step, and prints
-the share of the epoch's training time that is spent outside them: data, augmentation, metrics, checks, logging.
-Evaluation after the epoch does not count on either side.
+Trains p4-CNN for one epoch of the house recipe with clocks around forward, backward and optimizer step, and prints
+the share of the epoch's training time that is spent outside of them: data, augmentation, metrics, checks, logging.
+The evaluation after the epoch is not included.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import tyro
 from lightning_fabric import Fabric
 
 from coattend.models import EquivariantNetwork
@@ -28,13 +28,13 @@ MODEL = "p4cnn"
 
 
 class Clock:
-    """Adds up the time spent inside the functions it is wound around."""
+    """Adds up the time spent in the functions that it wraps."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, timed while gradients are wanted."""
+        """Return the same function, timed while gradients are enabled."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
@@ -47,11 +47,12 @@ class Clock:
         return timed
 
 
-def main() -> None:
-    """Print the share."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--images", type=int, default=12_000)
-    images = parser.parse_args().images
+def main(images: int = 12_000) -> None:
+    """Print the share.
+
+    Args:
+        images: Training images of the epoch.
+    """
     recipe = replace(
         get_recipe("house", MODEL),
         train_on="train+valid",
@@ -75,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -1,21 +1,21 @@
-"""How much faster are restricted group convolutions?
+"""Inference time of restricted group convolutions relative to unrestricted ones.
 
     python -m benchmarks.restriction_speed [--rounds 15] [--batch 32] [--threads 2] [--quick]
 
 First p4-All-CNN as a whole, with half and a quarter of the relative poses in every group convolution, as ratios to the
 unrestricted network; half both as a subgroup (turns by 0 and 180 degrees) and as neighbours (0 and 90), which fall into
-fewer and larger or more and smaller blocks. Then single layers: blocks against one convolution with zeros, which is
-what a layer falls back to where blocks do not pay; the last column is what it chooses. Contestants take turns; every
-figure is the median of the ratios of all rounds, with the middle half of them behind it.
+fewer and larger or more and smaller blocks. Then single layers: blocks relative to one convolution with zeros, which a
+layer uses where blocks are slower; the last column is its choice. Rounds are interleaved; every figure is the median of
+their ratios, followed by the middle half of them.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Mapping
 
 import torch
+import tyro
 
 import coattend as ca
 from coattend._timing import Step, compared, inference, interleaved
@@ -32,11 +32,11 @@ LARGER = {
 }
 
 
-def ratios(steps: Mapping[str, Step], below: str, rounds: int) -> dict[str, str]:
-    """Median and quartiles of every step's time by that of one of them."""
+def ratios(steps: Mapping[str, Step], baseline: str, rounds: int) -> dict[str, str]:
+    """Return median and quartiles of every step's time relative to the step ``baseline``."""
     seconds = interleaved(steps, rounds)
-    found = {name: compared("", name, seconds[name], seconds[below]) for name in steps if name != below}
-    return {name: f"{m.ratio:.2f} ({m.low:.2f}-{m.high:.2f})" for name, m in found.items()}
+    measured = {name: compared("", name, seconds[name], seconds[baseline]) for name in steps if name != baseline}
+    return {name: f"{m.ratio:.2f} ({m.low:.2f}-{m.high:.2f})" for name, m in measured.items()}
 
 
 def whole_network(rounds: int, batch: int) -> None:
@@ -53,7 +53,7 @@ def whole_network(rounds: int, batch: int) -> None:
 
 def layers(rounds: int, batch: int, quick: bool) -> None:
     """Print the break-even of single layers."""
-    print("\n| group | channels, size, kernel | T | blocks by zeros | chosen |\n|---|---|---|---|---|")
+    print("\n| group | channels, size, kernel | T | blocks / zeros | chosen |\n|---|---|---|---|---|")
     cases = [("C4", shape, T) for shape in LAYERS for T in POSES.values()]
     if not quick:
         cases += [(name, (c, 20, 3), T) for name, sets in LARGER.items() for c in (8, 10, 16) for T in sets]
@@ -63,13 +63,13 @@ def layers(rounds: int, batch: int, quick: bool) -> None:
         chosen = "blocks" if blocks.in_blocks else "zeros"
         blocks.in_blocks, zeros.in_blocks = True, False
         x = torch.randn(batch, channels, blocks.group.order, size, size)
-        found = ratios({"blocks": inference(blocks, x), "zeros": inference(zeros, x)}, "zeros", rounds)
-        print(f"| {name} | {channels}, {size}, {kernel} | {relative} | {found['blocks']} | {chosen} |", flush=True)
+        measured = ratios({"blocks": inference(blocks, x), "zeros": inference(zeros, x)}, "zeros", rounds)
+        print(f"| {name} | {channels}, {size}, {kernel} | {relative} | {measured['blocks']} | {chosen} |", flush=True)
 
 
 def slices(rounds: int, batch: int) -> None:
     """Print the ratios of the layer with attention per slice."""
-    print("\n| slice attention, 10 channels | T | time by that of all |\n|---|---|---|")
+    print("\n| slice attention, 10 channels | T | time relative to all |\n|---|---|---|")
     for name in ("C4", "C8"):
         x = torch.randn(batch, 10, ca.get_group(name).order, 26, 26)
         steps = {"full": inference(SliceCoAttentiveConv2d(10, 10, 3, name), x)}
@@ -79,19 +79,20 @@ def slices(rounds: int, batch: int) -> None:
             print(f"| {name} | {kept} | {ratio} |", flush=True)
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="leave out the larger groups")
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    whole_network(chosen.rounds, chosen.batch)
-    slices(chosen.rounds, chosen.batch)
-    layers(chosen.rounds, chosen.batch, chosen.quick)
+def main(rounds: int = 15, batch: int = 32, threads: int = 2, quick: bool = False) -> None:
+    """Print the tables.
+
+    Args:
+        rounds: Interleaved rounds; the median counts.
+        batch: Images per batch.
+        threads: Threads of torch.
+        quick: Leave out the larger groups.
+    """
+    torch.set_num_threads(threads)
+    whole_network(rounds, batch)
+    slices(rounds, batch)
+    layers(rounds, batch, quick)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

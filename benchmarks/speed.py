@@ -114,4 +114,4 @@ def _forward_backward(layer: torch.nn.Module, x: torch.Tensor) -> Step:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, description=__doc__)

@@ -1,4 +1,4 @@
-"""How far do preprocessed CIFAR-10 images reach, and which preprocessing has its 99th percentile at 2.3?
+"""Range of preprocessed CIFAR-10 images: which preprocessing has its 99th percentile at 2.3?
 
     python -m experiments.data_percentiles
 
@@ -24,7 +24,7 @@ PERCENT = 99
 
 
 def _standard_deviation(x: NDArray[np.float32]) -> float:
-    """In float64, a block at a time."""
+    """Return the standard deviation, computed in float64 block by block."""
     blocks = np.array_split(x, 100)
     mean = sum(float(block.sum(dtype=np.float64)) for block in blocks) / len(x)
     return float(np.sqrt(sum(float(((block - mean) ** 2).sum(dtype=np.float64)) for block in blocks) / len(x)))
@@ -38,14 +38,14 @@ def main() -> None:
     for name, steps in PIPELINES.items():
         preprocessing = make_preprocessing(steps).fit(images)
         x = preprocessing(images).numpy().ravel()
-        place = int(PERCENT / 100 * (len(x) - 1))
+        index = int(PERCENT / 100 * (len(x) - 1))
         spread = _standard_deviation(x)
-        x.partition(place)
-        signed = x[place]
+        x.partition(index)
+        signed = x[index]
         np.abs(x, out=x)
-        x.partition(place)
+        x.partition(index)
         commutes = "yes" if preprocessing.commutes_with_rotation else "no"
-        print(f"| {name} | {spread:.2f} | {x.max():.1f} | {signed:.3f} | {x[place]:.3f} | {commutes} |", flush=True)
+        print(f"| {name} | {spread:.2f} | {x.max():.1f} | {signed:.3f} | {x[index]:.3f} | {commutes} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,18 +4,17 @@
 
 The paper noticed that, with equal initialisation, rotation-equivariant networks diverge more easily than plain ones,
 that outliers of the preprocessing contribute, and that clipping at the 99th percentile (|x| <= 2.3) and a lower
-learning rate help. Here narrow ResNet20 (Z2), r-ResNet20x4 (p4) and a-r-ResNet20x4 with one block per stage, without
-their batch norms, which would hide the effect, are trained by SGD with momentum on noisy images with a few outliers,
+learning rate help. Here narrow ResNet20 (Z2), r-ResNet20x4 (p4) and a-r-ResNet20x4 with one block per stage and without
+batch norms, which would hide the effect, are trained by SGD with momentum on noisy images with a few outliers,
 for a range of learning rates, with and without clipping. The table shows the largest learning rate below which no
 seed diverged.
 """
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 import torch.nn.functional as F
+import tyro
 from torch import Tensor, nn
 
 import coattend as ca
@@ -32,15 +31,15 @@ CLIP = 2.3
 
 
 class NoNorm(nn.Module):
-    """Stands where a batch norm was."""
+    """Replaces a batch norm."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Change nothing."""
+        """Return the input."""
         return x
 
 
 def without_norms(model: nn.Module) -> nn.Module:
-    """Replace every batch norm by nothing."""
+    """Remove the batch norms of a model in place, and return the model."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, GroupBatchNorm2d):
@@ -49,7 +48,7 @@ def without_norms(model: nn.Module) -> nn.Module:
 
 
 def images(seed: int, outliers: float) -> tuple[Tensor, Tensor]:
-    """Standardised images of ten noisy prototypes, with a few very large pixels, as per-pixel z-scores leave them."""
+    """Return standardised images of ten noisy prototypes with a few very large pixels, as per-pixel z-scores have."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(10, (32,), generator=generator)
     prototypes = torch.randn(10, 3, 16, 16, generator=generator)
@@ -59,7 +58,7 @@ def images(seed: int, outliers: float) -> tuple[Tensor, Tensor]:
 
 
 def diverges(network: str, rate: float, clip: bool, seed: int, steps: int) -> bool:
-    """Whether the loss becomes infinite or grows tenfold over its start."""
+    """Return whether the loss becomes infinite or ten times as large as at the start."""
     torch.manual_seed(seed)
     model = without_norms(ca.create_model(network))
     x, labels = images(seed, outliers=60.0)
@@ -78,7 +77,7 @@ def diverges(network: str, rate: float, clip: bool, seed: int, steps: int) -> bo
 
 
 def largest_safe_rate(network: str, clip: bool, steps: int) -> str:
-    """The last learning rate before the first one at which some seed diverges."""
+    """Return the last learning rate before the first one at which a seed diverges."""
     safe = "none"
     for rate in RATES:
         if any(diverges(network, rate, clip, seed, steps) for seed in SEEDS):
@@ -87,11 +86,12 @@ def largest_safe_rate(network: str, clip: bool, steps: int) -> str:
     return safe
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=30)
-    steps = parser.parse_args().steps
+def main(steps: int = 30) -> None:
+    """Print the table.
+
+    Args:
+        steps: Training steps until a run counts as safe.
+    """
     print("| network | parameters | largest safe learning rate | clipped at 2.3 |\n|---|---|---|---|")
     for title, name in NETWORKS.items():
         count = sum(p.numel() for p in ca.create_model(name).parameters())
@@ -100,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

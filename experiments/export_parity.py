@@ -1,10 +1,10 @@
-"""All 21 networks at full width: frozen, ONNX and torch.export files against the originals, coattend being absent.
+"""Logits of exported files, run without coattend, against those of the original networks, all 21 at full width.
 
     python -m experiments.export_parity [NAME...]
 
-Each network gets norm statistics from random images; the files are run in a process that cannot import coattend, on
-random images and on real ones (digits; for colour networks three of them as channels), in batches of 1 and 7. Prints a
-Markdown table of the largest absolute differences of the logits.
+Norm statistics are estimated from random images. The files (frozen, ONNX, torch.export) run in a process that cannot
+import coattend, on random images and on digits (three of them as channels for colour networks), in batches of 1 and 7.
+Prints a Markdown table of the largest absolute differences of the logits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+import tyro
 from torch import Tensor, nn
 
 from coattend.data import load_data
@@ -30,7 +31,7 @@ PROGRAM = Path(__file__).parents[1] / "tests" / "without_coattend.py"
 
 
 def real_images(channels: int, size: int, count: int) -> Tensor:
-    """Digits, standardised; for several channels each channel shows another digit."""
+    """Return standardised digits, another digit in each channel."""
     digits = load_data("mini").test.images[: channels * count].float().view(count, channels, 28, 28)
     border = (size - 28) // 2
     padded = F.pad(digits, (border,) * 4)
@@ -38,7 +39,7 @@ def real_images(channels: int, size: int, count: int) -> Tensor:
 
 
 def ready(name: str) -> EquivariantNetwork:
-    """A network in evaluation mode whose norms have statistics."""
+    """Return a network in evaluation mode whose norms have statistics."""
     network = create_model(name).float()
     size = model_entry(name).image_size
     estimate_norm_statistics(network, [torch.randn(8, network.in_channels, size, size, dtype=torch.float32)])
@@ -46,7 +47,7 @@ def ready(name: str) -> EquivariantNetwork:
 
 
 def write_cases(network: nn.Module, channels: int, size: int, folder: Path) -> float:
-    """Images and the original's logits for ``without_coattend.py``; returns the largest logit."""
+    """Write images and the logits of the original for ``without_coattend.py``, and return the largest logit."""
     random, real = torch.randn(7, channels, size, size, dtype=torch.float32), real_images(channels, size, 7)
     arrays: dict[str, Any] = {}
     largest = 0.0
@@ -62,14 +63,18 @@ def write_cases(network: nn.Module, channels: int, size: int, folder: Path) -> f
 
 
 def differences(*folders: Path) -> list[dict[str, float]]:
-    """What a process without coattend finds in each folder."""
+    """Return the differences that a process without coattend measures in each folder."""
     command = [sys.executable, "-W", "error", str(PROGRAM), *map(str, folders)]
     finished = subprocess.run(command, check=True, capture_output=True, text=True)
     return [json.loads(line) for line in finished.stdout.splitlines()]
 
 
-def main(names: list[str]) -> None:
-    """Print the table."""
+def main(names: tyro.conf.Positional[tuple[str, ...]] = ()) -> None:
+    """Print the table.
+
+    Args:
+        names: Networks; by default all.
+    """
     torch.manual_seed(0)
     print("| network | frozen | ONNX | torch.export | largest logit |\n|---|---|---|---|---|")
     for name in names or list_models():
@@ -86,4 +91,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    tyro.cli(main, description=__doc__)

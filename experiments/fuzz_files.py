@@ -18,7 +18,6 @@ All but the first two are failures; each is printed with the line that replays i
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import signal
@@ -31,6 +30,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import tyro
 
 from experiments.hostile import KINDS
 from experiments.hostile.kinds import Case, Kind, RefusedError, SilentAcceptanceError, drawn_cases
@@ -155,37 +155,46 @@ def chosen_cases(count: int, seed: int, only: Sequence[str]) -> list[Case]:
     return cases
 
 
-def main() -> int:
-    """Print a line per failure and a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=KINDS, nargs="+", default=list(KINDS), help="some kinds of files")
-    parser.add_argument("--replay", help="one case, as a failure was printed")
-    parser.add_argument("--kept", action="store_true", help="only the kept cases")
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args()
+def main(
+    cases: int = 1000,
+    seed: int = 0,
+    only: tuple[str, ...] = tuple(KINDS),
+    replay: str | None = None,
+    kept: bool = False,
+    workers: int = 2,
+) -> int:
+    """Print a line per failure and a table.
+
+    Args:
+        cases: Number of cases, stored ones included.
+        seed: Seed of the drawn cases.
+        only: Kinds of files.
+        replay: One case, as a failure was printed.
+        kept: Run the stored cases only.
+        workers: Processes at a time.
+    """
+    if unknown := set(only) - set(KINDS):
+        raise SystemExit(f"--only expects some of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}.")
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     started = time.monotonic()
     warm_up()
-    count = 0 if options.kept else options.cases
-    cases = [Case.parse(options.replay)] if options.replay else chosen_cases(count, options.seed, options.only)
-    counts: dict[str, Counter[str]] = {name: Counter() for name in KINDS if any(c.kind == name for c in cases)}
+    chosen = [Case.parse(replay)] if replay else chosen_cases(0 if kept else cases, seed, only)
+    counts: dict[str, Counter[str]] = {name: Counter() for name in KINDS if any(c.kind == name for c in chosen)}
     slowest, largest = 0.0, 0
     with tempfile.TemporaryDirectory(prefix="fuzz-") as root:
-        for case, ending in Fuzzer(Path(root), list(counts)).run(cases, options.workers):
+        for case, ending in Fuzzer(Path(root), list(counts)).run(chosen, workers):
             counts[case.kind][ending.verdict] += 1
             slowest, largest = max(slowest, ending.seconds), max(largest, ending.peak)
-            if ending.verdict not in GOOD or options.replay:
+            if ending.verdict not in GOOD or replay:
                 detail = " ".join(ending.detail.split())[:300]
                 print(f"{ending.verdict}: {detail}\n    --replay '{case}'", flush=True)
     print(f"\n| kind | cases | {' | '.join(VERDICTS)} |\n|---|---|{'---|' * len(VERDICTS)}")
     for name, found in {**counts, "all": sum(counts.values(), Counter())}.items():
         print(f"| {name} | {found.total()} | {' | '.join(str(found[verdict]) for verdict in VERDICTS)} |")
     seconds = time.monotonic() - started
-    print(f"\nseed {options.seed}, {seconds:.0f} s in all; slowest {slowest:.1f} s, most memory {largest / 1e6:.0f} MB")
+    print(f"\nseed {seed}, {seconds:.0f} s in all; slowest {slowest:.1f} s, most memory {largest / 1e6:.0f} MB")
     return int(any(found[verdict] for found in counts.values() for verdict in VERDICTS if verdict not in GOOD))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tyro.cli(main, description=__doc__))

@@ -1,12 +1,11 @@
-"""How equivariant are filters turned by other angles than quarter turns?
+"""Equivariance error of filters rotated by angles other than multiples of 90 degrees.
 
     python -m experiments.interpolation_error
 
-Prints the table of docs/conventions.md. Patches of plane waves are turned analytically, so that nothing but the filters
-is interpolated: a layer sees a patch of its kernel's size and its turned copy, and the responses must agree up to the
-relabelling of poses. Each figure is the root mean square difference over all inexact elements, relative to the
-responses: first for filters of independent normal numbers, as a fresh layer has them, then for these
-filters blurred.
+Prints the table of docs/conventions.md. Patches of plane waves are rotated analytically, so that only the filters are
+interpolated: a layer gets a patch of the size of its kernel and the rotated patch, and the responses must agree up to
+the permutation of poses. Each figure is the root mean square difference over all inexact elements, relative to the
+responses: first for filters of independent normal numbers, as after initialisation, then for these filters blurred.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BLUR = 0.8  # standard deviation, in pixels, of the blur that makes filters smoo
 
 
 class Waves:
-    """Random plane waves, one per patch and plane, which can be sampled in any pose."""
+    """Random plane waves, one per patch and plane, sampled in any pose."""
 
     def __init__(self, *planes: int) -> None:
         angle = torch.rand(PATCHES, *planes) * 2 * math.pi
@@ -37,14 +36,14 @@ class Waves:
         self.phase = torch.rand(PATCHES, *planes) * 2 * math.pi
 
     def sample(self, kernel_size: int, matrix: Tensor) -> Tensor:
-        """``(g.f)(u) = f(g^-1 u)`` on a kernel's grid, x to the right and y up."""
+        """Return ``(g.f)(u) = f(g^-1 u)`` on the grid of a kernel, x to the right and y up."""
         steps = torch.arange(kernel_size) - (kernel_size - 1) / 2
         grid = torch.stack(torch.broadcast_tensors(steps[None, :], -steps[:, None]), dim=-1) @ matrix
         return torch.cos((grid * self.vector[..., None, None, :]).sum(-1) + self.phase[..., None, None])
 
 
 def blurred(weight: Tensor) -> Tensor:
-    """The same filters without the finest detail."""
+    """Return the filters after a Gaussian blur."""
     k = weight.shape[-1]
     steps = torch.arange(k, dtype=weight.dtype)
     blur = torch.exp(-((steps[:, None] - steps) ** 2) / (2 * BLUR**2))
@@ -52,7 +51,7 @@ def blurred(weight: Tensor) -> Tensor:
 
 
 def error(group: FiniteGroup, kernel_size: int, interpolation: Interpolation, on_group: bool, smooth: bool) -> float:
-    """The relative error of a lifting (or group) convolution over all inexact elements."""
+    """Return the relative error of a lifting (or group) convolution over all inexact elements."""
     torch.manual_seed(0)
     kind = ca.nn.GroupConv2d if on_group else ca.nn.LiftingConv2d
     layer = kind(1, CHANNELS, kernel_size, group, bias=False, interpolation=interpolation)
@@ -74,7 +73,7 @@ def error(group: FiniteGroup, kernel_size: int, interpolation: Interpolation, on
 
 
 def table() -> str:
-    """The measured errors as a Markdown table."""
+    """Return the errors as a Markdown table."""
     lines = [
         "| group | kernel | lifting, bilinear | lifting, bicubic | group conv, bilinear | group conv, bicubic |",
         "|---|---|---|---|---|---|",

@@ -11,7 +11,6 @@ and just after), and anywhere between the first epoch and the end.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import tyro
 from safetensors.numpy import load_file
 
 MODEL = "a_p4cnn:width=1,attention=output,dropout=0.2"
@@ -149,24 +149,25 @@ def killed_run(root: Path, kills: int, seed: int) -> Run:
     return run
 
 
-def main() -> int:
-    """Print a table with a row per run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args()
+def main(kills: int = 100, seed: int = 0, workers: int = 2) -> int:
+    """Print a table with a row per run.
+
+    Args:
+        kills: Number of kills.
+        seed: Seed of their moments.
+        workers: Runs at a time.
+    """
     started = time.monotonic()
-    kills: Counter[str] = Counter()
+    done: Counter[str] = Counter()
     failures = number = 0
-    with tempfile.TemporaryDirectory(prefix="kills-") as name, ThreadPoolExecutor(options.workers) as pool:
+    with tempfile.TemporaryDirectory(prefix="kills-") as name, ThreadPoolExecutor(workers) as pool:
         straight = killed_run(Path(name) / "straight", 0, 0)
         print("| run | kills | while | ends as the run that was not killed |\n|---|---|---|---|")
-        while kills.total() < options.kills:
-            left = options.kills - kills.total()
-            shares = [min(KILLS_PER_RUN, -(-left // options.workers))] * options.workers
+        while done.total() < kills:
+            left = kills - done.total()
+            shares = [min(KILLS_PER_RUN, -(-left // workers))] * workers
             tasks = [
-                pool.submit(killed_run, Path(name) / f"killed{number + n}", share, options.seed * 1000 + number + n)
+                pool.submit(killed_run, Path(name) / f"killed{number + n}", share, seed * 1000 + number + n)
                 for n, share in enumerate(shares)
             ]
             for task in tasks:
@@ -174,15 +175,15 @@ def main() -> int:
                 wrong = [*run.complaints, *(() if run.complaints else differences(run, straight))]
                 phases = ", ".join(f"{count} {phase}" for phase, count in sorted(run.kills.items()))
                 print(f"| {number} | {run.kills.total()} | {phases} | {'; '.join(wrong) or 'yes'} |", flush=True)
-                kills += run.kills
+                done += run.kills
                 failures += bool(wrong)
                 number += 1
     print(
-        f"\n{kills.total()} kills ({dict(kills)}) in {number} runs, {number - failures} of them bit-identical; ", end=""
+        f"\n{done.total()} kills ({dict(done)}) in {number} runs, {number - failures} of them bit-identical; ", end=""
     )
-    print(f"seed {options.seed}, {time.monotonic() - started:.0f} s")
+    print(f"seed {seed}, {time.monotonic() - started:.0f} s")
     return int(failures > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tyro.cli(main, description=__doc__))

@@ -1,11 +1,10 @@
-"""How far from invariant does Eq. 11 as printed make a-p4m-All-CNN?
+"""Invariance error of a-p4m-All-CNN with the attention of Eq. 11 as printed.
 
     python -m experiments.structure_error
 
-Prints the table of docs/models.md: the error of the logits per element, ``structure="paper"`` against ``"group"``, with
-pooling in the place of strides so that nothing else is inexact. Full-size network, random weights, batch-norm
-statistics estimated from random images, float64; attention vectors as initialised, and scaled up as training may make
-them.
+Prints the table of docs/models.md: the error of the logits by element, ``structure="paper"`` against ``"group"``, with
+pooling instead of strides so that everything else is exact. Full width, random weights, batch-norm statistics estimated
+from random images, float64; attention vectors as initialised, and larger ones, as after training.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from coattend.nn.observe import estimate_norm_statistics
 
 
 def errors(structure: str, spread: float | None) -> dict[int, float]:
-    """The invariance error of every element; ``spread`` redraws the attention vectors with this standard deviation."""
+    """Return the invariance error of every element; ``spread`` is the standard deviation of new attention vectors."""
     torch.manual_seed(0)
     model = ca.create_model("a_p4m_allcnn", structure=structure, downsample="pool")
     if spread is not None:
@@ -31,7 +30,7 @@ def errors(structure: str, spread: float | None) -> dict[int, float]:
 
 
 def table() -> str:
-    """The measured errors as a Markdown table."""
+    """Return the errors as a Markdown table."""
     columns = [errors(structure, spread) for spread in (None, 1.0) for structure in ("group", "paper")]
     lines = [
         "| element | group, as initialised | paper, as initialised | group, vectors N(0, 1) | paper, vectors N(0, 1) |",

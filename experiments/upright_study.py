@@ -1,28 +1,30 @@
-"""Train on upright digits alone, test by angle: does co-attention carry over to poses that were never seen?
+"""Networks trained on upright digits only, tested by angle: does co-attention generalise to poses it was not shown?
 
     python -m experiments.upright_study --folder runs \\
-        --results results/upright_study.json --picture docs/assets/upright_study
+        --results results/upright_study.jsonl --picture docs/assets/upright_study
 
-Conventional against co-attentive networks, over quarter turns and over C8, three seeds, by the house recipe without
-augmentation on the first 10,000 digits of MNIST. Each network then reads 1,000 test digits turned by 0 to 355 degrees.
-Every result is written as soon as it is there: started again, the program goes on, within a training too. ``--data``
-and ``--set`` (as in ``coattend train``) make it smaller.
+Conventional and co-attentive networks over quarter turns and over C8, three seeds, trained by the house recipe without
+augmentation on the first 10,000 digits of MNIST. Each network then classifies 1,000 test digits rotated by 0 to 355
+degrees. Every result is written as soon as it is known; started again, the program continues, also within a training.
+``--data`` and ``--set`` (as in ``coattend train``) make it smaller.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from coattend._files import write_atomically
+import tyro
+
 from coattend.data import load_data
 from coattend.report.curves import ANGLES, angle_figure, error_by_angle
 from coattend.report.style import save
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.comparison import over_seeds
+from experiments.rows import read_rows, write_rows
 
 PAIRS = {
     "p4": ("p4cnn", "a_p4cnn:attention=output"),
@@ -30,71 +32,91 @@ PAIRS = {
 }
 MODELS = tuple(model for pair in PAIRS.values() for model in pair)
 UPRIGHT = ("augmentation=none", "train_images=10000", "test_images=2000")
-TURNED = 1_000
+ROTATED = 1_000
 
 
-def result_of(arguments: argparse.Namespace, model: str, seed: int) -> dict[str, Any]:
-    """Train if need be, then test at every angle."""
-    recipe = changed(get_recipe("house", model, arguments.data), [*UPRIGHT, *arguments.set])
-    train(model, recipe, seed, arguments.folder, accelerator="cpu")
-    trained = load_trained(RunFolder.of(arguments.folder, model, recipe, seed).path)
-    test = load_data(arguments.data).test
-    errors = error_by_angle(trained, test.images[:TURNED], test.labels[:TURNED])
-    return {"model": model, "seed": seed, "recipe": recipe.name, "data": arguments.data, "error_by_angle": errors}
+@dataclass(frozen=True)
+class Options:
+    """Arguments of the program.
+
+    Args:
+        data: Dataset to train and test on.
+        seeds: Seeds, each of which is a training of every network.
+        folder: Folder of the runs.
+        results: File of the results.
+        picture: Name of the picture, without suffix.
+        settings: Field of the recipe to change; may be repeated.
+    """
+
+    data: str = "mnist"
+    seeds: tuple[int, ...] = (0, 1, 2)
+    folder: Path = Path("runs")
+    results: Path = Path("upright_study.jsonl")
+    picture: Path = Path("upright_study")
+    settings: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set")] = ()
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    """Error upright, over all angles and at the worst one, and the paired difference over all angles."""
+@dataclass(frozen=True)
+class Result:
+    """The test error of a network in percent, by the angle of the test images."""
+
+    model: str
+    seed: int
+    recipe: str
+    data: str
+    error_by_angle: list[float]
+
+
+def result_of(options: Options, model: str, seed: int) -> Result:
+    """Train unless the run exists, then test at every angle."""
+    recipe = changed(get_recipe("house", model, options.data), [*UPRIGHT, *options.settings])
+    train(model, recipe, seed, options.folder, accelerator="cpu")
+    trained = load_trained(RunFolder.of(options.folder, model, recipe, seed).path)
+    test = load_data(options.data).test
+    errors = error_by_angle(trained, test.images[:ROTATED], test.labels[:ROTATED])
+    return Result(model, seed, recipe.name, options.data, list(errors))
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return errors upright, over all angles and at the worst one, and the paired difference over all angles."""
     lines = [
         "| network | upright | all angles | worst angle | against its counterpart, all angles |",
         "|---|---|---|---|---|",
     ]
     for pair in PAIRS.values():
-        curves = {model: {r["seed"]: r["error_by_angle"] for r in results if r["model"] == model} for model in pair}
+        curves = {model: {r.seed: r.error_by_angle for r in results if r.model == model} for model in pair}
         base = curves[pair[0]]
         for model in pair:
-            mine = curves[model]
-            if not mine:
+            own = curves[model]
+            if not own:
                 continue
-            upright = statistics.fmean(curve[0] for curve in mine.values())
-            mean = statistics.fmean(statistics.fmean(curve) for curve in mine.values())
-            worst = max(statistics.fmean(errors) for errors in zip(*mine.values(), strict=True))
-            deltas = [statistics.fmean(mine[s]) - statistics.fmean(base[s]) for s in sorted({*mine} & {*base})]
+            upright = statistics.fmean(curve[0] for curve in own.values())
+            mean = statistics.fmean(statistics.fmean(curve) for curve in own.values())
+            worst = max(statistics.fmean(errors) for errors in zip(*own.values(), strict=True))
+            deltas = [statistics.fmean(own[s]) - statistics.fmean(base[s]) for s in sorted({*own} & {*base})]
             against = str(over_seeds(deltas)) if model != pair[0] and len(deltas) > 1 else ""
             lines.append(f"| {model} | {upright:.2f} | {mean:.2f} | {worst:.2f} | {against} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Do what is missing, write the results, draw them, print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", default="mnist")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--folder", type=Path, default=Path("runs"))
-    parser.add_argument("--results", type=Path, default=Path("upright_study.json"))
-    parser.add_argument("--picture", type=Path, default=Path("upright_study"))
-    parser.add_argument("--set", action="append", default=[], help="field=value of the recipe")
-    arguments = parser.parse_args()
-    results: list[dict[str, Any]] = json.loads(arguments.results.read_text()) if arguments.results.is_file() else []
-    done = {(r["model"], r["seed"]) for r in results}
-    for seed in (int(s) for s in arguments.seeds.split(",")):
+def main(options: Options) -> None:
+    """Compute the missing results, write and draw all of them, and print the table."""
+    results = read_rows(options.results, Result)
+    done = {(r.model, r.seed) for r in results}
+    for seed in options.seeds:
         for model in MODELS:
             if (model, seed) not in done:
-                results.append(result_of(arguments, model, seed))
-                write_atomically(arguments.results, (json.dumps(results, indent=1) + "\n").encode())
-                print(f"{model} seed {seed}: {statistics.fmean(results[-1]['error_by_angle']):.2f}%", flush=True)
+                results.append(result_of(options, model, seed))
+                write_rows(options.results, results)
+                print(f"{model} seed {seed}: {statistics.fmean(results[-1].error_by_angle):.2f}%", flush=True)
+    curves = {model: [r.error_by_angle for r in results if r.model == model] for model in MODELS}
     means = {
-        model: [
-            statistics.fmean(errors)
-            for errors in zip(*(r["error_by_angle"] for r in results if r["model"] == model), strict=True)
-        ]
-        for model in MODELS
-        if any(r["model"] == model for r in results)
+        model: [statistics.fmean(errors) for errors in zip(*own, strict=True)] for model, own in curves.items() if own
     }
     assert all(len(curve) == len(ANGLES) for curve in means.values())
-    save(angle_figure(means), arguments.picture)
+    save(angle_figure(means), options.picture)
     print(table(results))
 
 
 if __name__ == "__main__":
-    main()
+    main(tyro.cli(Options, description=__doc__))

@@ -17,7 +17,6 @@ All but the first two are failures, and the exit code is 1.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -27,6 +26,7 @@ import warnings
 from collections import Counter
 
 import torch
+import tyro
 
 from coattend.functional import build_kernels
 from experiments.calls import PARTS
@@ -69,31 +69,34 @@ def _is_signature_error(error: BaseException, call: Call) -> bool:
     return isinstance(error, TypeError) and raised_in == __file__ and called in str(error)
 
 
-def main() -> int:
-    """Print a line per failure and a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, help="one part of the interface")
-    parser.add_argument("--call", help="one call, by its name")
-    parser.add_argument("--show", action="store_true", help="also print the calls that were rightly answered")
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args()
+def main(only: str | None = None, call: str | None = None, show: bool = False, workers: int = 2) -> int:
+    """Print a line per failure and a table.
+
+    Args:
+        only: One part of the interface.
+        call: One call, by its name.
+        show: Also print the calls that were rightly answered.
+        workers: Processes at a time.
+    """
+    if only not in (None, *PARTS):
+        raise SystemExit(f"--only expects one of {', '.join(PARTS)}, got {only}.")
     started = time.monotonic()
     torch.set_num_threads(1)
     build_kernels()  # compiled now if it has to be, and not by every child
     calls = [
-        (part, call)
-        for part, calls in PARTS.items()
-        for call in calls
-        if options.only in (None, part) and options.call in (None, call.name)
+        (part, entry)
+        for part, entries in PARTS.items()
+        for entry in entries
+        if only in (None, part) and call in (None, entry.name)
     ]
     counts: dict[str, Counter[str]] = {part: Counter() for part, _ in calls}
     with tempfile.TemporaryDirectory(prefix="calls-") as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-        for number, ending in run_all((_Judged(call) for _, call in calls), options.workers):
-            part, call = calls[number]
+        for number, ending in run_all((_Judged(entry) for _, entry in calls), workers):
+            part, entry = calls[number]
             counts[part][ending.verdict] += 1
-            if ending.verdict not in GOOD or options.call or (options.show and ending.verdict == "fine"):
-                print(f"{ending.verdict}: {call.name}: {' '.join(ending.detail.split())[:200]}", flush=True)
+            if ending.verdict not in GOOD or call or (show and ending.verdict == "fine"):
+                print(f"{ending.verdict}: {entry.name}: {' '.join(ending.detail.split())[:200]}", flush=True)
     print(f"\n| part | calls | {' | '.join(VERDICTS)} |\n|---|---|{'---|' * len(VERDICTS)}")
     for part, found in {**counts, "all": sum(counts.values(), Counter())}.items():
         print(f"| {part} | {found.total()} | {' | '.join(str(found[verdict]) for verdict in VERDICTS)} |")
@@ -102,4 +105,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tyro.cli(main, description=__doc__))
