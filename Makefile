@@ -21,7 +21,7 @@ explore: demo
 	$(BIN)/coattend explore runs/mini/p4cnn/quick/seed0 runs/mini/a_p4cnn_attention=output/quick/seed0
 
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 -m "not slow"
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""What the documents name exists."""
+"""Names, links and code in the documents are valid."""
 
 from __future__ import annotations
 
