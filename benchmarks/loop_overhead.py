@@ -69,8 +69,9 @@ def main(images: int = 12_000) -> None:
         patch.object(torch.optim.AdamW, "step", clock.around(torch.optim.AdamW.step)),
     ):
         train(MODEL, recipe, 0, Path(root))
-        (line,) = RunFolder.of(Path(root), MODEL, recipe, 0).history()
-    seconds = images / line["images_per_second"]
+        (epoch,) = RunFolder.of(Path(root), MODEL, recipe, 0).history()
+    assert epoch.images_per_second is not None
+    seconds = images / epoch.images_per_second
     print(f"{images:,} images: {seconds:.2f} s, of which {clock.seconds:.2f} s in forward, backward and step")
     print(f"outside: {1 - clock.seconds / seconds:.1%}")
 

@@ -28,9 +28,9 @@ from coattend.nn.observe import estimate_norm_statistics, multiply_adds
 from coattend.report.style import COLOURS, STYLES, drawing, save
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.batches import Examples
-from coattend.train.comparison import over_seeds
 from coattend.train.evaluate import evaluate
 from coattend.train.restriction import examples, fine_tune
+from coattend.train.row import over_seeds
 from experiments.rows import read_rows, write_rows
 
 NETWORKS = {"a-p4-CNN": "a_p4cnn", "a-p4-CNN over C8": "a_p4cnn:group=C8,width=5,attention=output"}

@@ -23,7 +23,7 @@ from coattend.data import load_data
 from coattend.report.curves import ANGLES, angle_figure, error_by_angle
 from coattend.report.style import save
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
-from coattend.train.comparison import over_seeds
+from coattend.train.row import over_seeds
 from experiments.rows import read_rows, write_rows
 
 PAIRS = {

@@ -1,96 +1,90 @@
-"""Does this machine regenerate the ledger? Train its runs again for a few epochs and compare with the curves kept.
+"""Check whether this machine regenerates the ledger: repeat its runs for a few epochs and compare the curves.
 
-    python tools/check_ledger.py 2 paper house-seed0
+    python tools/check_ledger.py 2 "recipe house" "seed 0"
 
-For each file of ``docs/results`` whose name contains one of the parts (all files without one) the run's own command is
-started in a folder of its own, stopped after so many epochs, and what it measured after each of them is compared with
-the curves of the ledger, to all digits kept there. Runs that agree so far have the same data, weights, order of images,
-augmentation, dropout and arithmetic, and everything after follows from these; as many epochs as the run has check all
-of it. Exits with 1 if a run differs; runs whose curves were not kept cannot be compared and are named.
+For each run of ``results/runs.jsonl`` whose command contains all of the texts (every run without any) the command is
+started in a folder of its own and stopped after so many epochs. What it measured after each of them is compared with
+the curves of the ledger, to all their digits. Runs that agree so far have the same data, weights, order of images,
+augmentation, dropout and arithmetic, and everything after follows from these. Exits with 1 if a run differs; runs
+without curves cannot be compared and are named.
 """
 
 from __future__ import annotations
 
-import json
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich.console import Console
 
 from coattend.train import RunFolder
-from coattend.train.ledger import curves, recipe_of
+from coattend.train.record import curves_of, read_records
+from coattend.train.run import Epoch
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RESULTS = Path(__file__).parents[1] / "results" / "runs.jsonl"
 
-
-def command(result: dict[str, Any], folder: Path) -> list[str]:
-    """The training behind one result."""
-    recipe, settings = recipe_of(result)
-    changed = [word for setting in settings for word in ("--set", setting)]
-    about = ["--recipe", recipe, "--data", result["data"], "--seed", str(result["seed"]), *changed]
-    return [sys.executable, "-m", "coattend", "train", result["model"], *about, "--folder", str(folder)]
+Curves = Mapping[str, Sequence[float | None]]
 
 
-def first_epochs(result: dict[str, Any], epochs: int) -> list[dict[str, Any]]:
-    """What the run of a result measures after each of its first epochs, made here and now."""
+def first_epochs(command: str, epochs: int) -> tuple[Epoch, ...]:
+    """Return what a training measures after each of its first epochs."""
     with tempfile.TemporaryDirectory() as root:
-        words = command(result, Path(root))
+        words = [sys.executable, "-m", *shlex.split(command), "--folder", root]
         training = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        history: list[dict[str, Any]] = []
+        history: tuple[Epoch, ...] = ()
         try:
             while len(history) < epochs:
                 running = training.poll() is None  # asked first: what a run wrote before its end is read below
-                files = Path(root).rglob("metrics.jsonl")
-                history = [line for file in files for line in RunFolder(file.parent).history()]
+                for file in Path(root).rglob("metrics.jsonl"):
+                    history = RunFolder(file.parent).history()
                 if not running and len(history) < epochs:
                     complaint = training.communicate()[1]
                     raise RuntimeError(f"{' '.join(words)} ended after {len(history)} epochs:\n{complaint}")
                 time.sleep(0.2)
         finally:
-            training.kill()  # whatever happened here, no training goes on unseen
+            training.kill()  # also after an error: no training is left running
             training.wait()
     return history[:epochs]
 
 
-def differences(kept: dict[str, str], measured: dict[str, str]) -> list[str]:
-    """Where curves measured again part from those kept: per measure the first such epoch, with both figures."""
+def differences(recorded: Curves, measured: Curves) -> list[str]:
+    """Return the first epoch in which each measure differs, with both figures."""
     found = []
     for measure, values in measured.items():
-        pairs = enumerate(zip(kept[measure].split(), values.split(), strict=False), 1)
-        parted = [f"{measure} of epoch {epoch}: {old} there, {new} here" for epoch, (old, new) in pairs if old != new]
-        found += parted[:1]
+        pairs = enumerate(zip(recorded[measure], values, strict=False), 1)
+        texts = [f"{measure} of epoch {epoch}: {old} there, {new} here" for epoch, (old, new) in pairs if old != new]
+        found += texts[:1]
     return found
 
 
 def main(
     epochs: tyro.conf.Positional[int],
-    parts: tyro.conf.Positional[tuple[str, ...]] = (),
+    texts: tyro.conf.Positional[tuple[str, ...]] = (),
 ) -> int:
-    """Train runs of the ledger again for a few epochs and compare; exits with 1 if one differs.
+    """Repeat runs of the ledger for a few epochs and compare; exits with 1 if one differs.
 
     Args:
         epochs: How many epochs of each run.
-        parts: Parts of the names of files in docs/results; all of them by default.
+        texts: Texts that the commands of the runs contain; by default all runs.
     """
-    paths = [path for path in sorted(RESULTS.glob("*.json")) if not parts or any(part in path.name for part in parts)]
+    records = [record for record in read_records(RESULTS) if all(text in record.command for text in texts)]
     console, differing = Console(highlight=False, markup=False, soft_wrap=True), 0
-    if epochs < 1 or not paths:
-        console.print(f"expected at least one epoch and parts of names in {RESULTS}; got {epochs} and {list(parts)}.")
+    if epochs < 1 or not records:
+        console.print(f"expected at least one epoch and texts of commands in {RESULTS}; got {epochs}, {list(texts)}.")
         return 2
-    for path in paths:
-        result = json.loads(path.read_text())
-        if "curves" not in result:
-            console.print(f"{path.stem}: no curves were kept, cannot be compared")
+    for record in records:
+        if not record.curves:
+            console.print(f"{record.command}: no curves were recorded, cannot be compared")
             continue
-        wanted = min(epochs, result["epochs"])
-        found = differences(result["curves"], curves(first_epochs(result, wanted)))
+        count = min(epochs, record.result.epochs)
+        found = differences(record.curves, curves_of(first_epochs(record.command, count)))
         differing += bool(found)
-        console.print(f"{path.stem}: {'; '.join(found) or f'the same, epochs 1 to {wanted}'}")
+        console.print(f"{record.command}: {'; '.join(found) or f'the same, epochs 1 to {count}'}")
     return int(differing > 0)
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 from coattend.train import RunFolder
-from coattend.train.checkpoint import MARK, read_checkpoint
+from coattend.train.checkpoint import MARK, Checkpoint
 from experiments.hostile import models
 from experiments.hostile.examples import digit, few_images, train_command, trained_run
 from experiments.hostile.kinds import Damage, Kind, SilentAcceptanceError, command
@@ -64,8 +64,8 @@ def prepare_stopped(folder: Path) -> None:
     shutil.rmtree(folder / "runs")
     save = RunFolder.save_checkpoint
 
-    def save_and_stop(self: RunFolder, state: dict[str, Any], epoch: int) -> None:
-        save(self, state, epoch)
+    def save_and_stop(self: RunFolder, checkpoint: Checkpoint) -> None:
+        save(self, checkpoint)
         raise _StoppedError
 
     RunFolder.save_checkpoint = save_and_stop  # type: ignore[method-assign]
@@ -153,7 +153,10 @@ def add_hidden(folder: Path, what: str) -> None:
 def edit_checkpoint(folder: Path, field: str, value: Any) -> None:
     """Another value in a field of the checkpoint, or the field away, in a file without a digest as old ones are."""
     path = file_in(folder, CHECKPOINT)
-    state = read_checkpoint(path)
+    content = path.read_bytes()
+    state = torch.load(
+        io.BytesIO(content.partition(b"\n")[2] if content.startswith(MARK) else content), weights_only=True
+    )
     if value == "dropped":
         del state[field]
     elif field in state and isinstance(state[field], dict) and value == "emptied":

@@ -140,7 +140,7 @@ def train(
         devices: Processes on this machine.
         nodes: Machines.
     """
-    from coattend.train import RunFolder, changed, get_recipe, headline
+    from coattend.train import RunFolder, changed, get_recipe
     from coattend.train import train as train_one
 
     _keep_memory(accelerator)
@@ -148,11 +148,10 @@ def train(
     result = train_one(model, chosen, seed, folder, name=name, accelerator=accelerator, devices=devices, nodes=nodes)
     if not _leads():
         return 0
-    protocol, error = headline(result)
     where = RunFolder.of(folder, model, chosen, seed, name).path
-    state = "was finished before; nothing done" if result.get("was_finished") else "finished"
-    chosen_on = "epoch chosen on validation" if protocol == "valid" else "last epoch"
-    say(f"{state}: test error {error:.2f}% ({chosen_on}), {where}")
+    state = "was finished before; nothing done" if result.was_finished else "finished"
+    chosen_on = "epoch chosen on validation" if result.protocol == "valid" else "last epoch"
+    say(f"{state}: test error {result.test_error:.2f}% ({chosen_on}), {where}")
     return 0
 
 
@@ -293,6 +292,7 @@ def reproduce(
     settings: Settings = (),
     folder: Folder = Path("runs"),
     ledger: Annotated[Path | None, _shown("FOLDER")] = None,
+    page: File = None,
 ) -> int:
     """Train rows of Table 1 by the paper's recipes, resuming what is there, and show them beside the published figures.
 
@@ -303,10 +303,12 @@ def reproduce(
         seeds: Seeds, separated by commas.
         settings: Change a field of the recipes; may be repeated. `coattend recipes` lists the fields.
         folder: Where run folders are.
-        ledger: Where results.md and its results are written; by default a folder ledger beside the runs.
+        ledger: The folder with the results file, runs.jsonl; by default a folder ledger in the folder of the runs.
+        page: The page written from it; by default results.md in the ledger.
     """
     from coattend.report.console import reproduction_table
-    from coattend.train import changed, collect, get_recipe, reproductions, write_ledger
+    from coattend.report.ledger import collect, reproductions, write_ledger
+    from coattend.train import changed, get_recipe
     from coattend.train import train as train_one
 
     _keep_memory("auto")
@@ -316,7 +318,8 @@ def reproduce(
     if _leads():
         ledger = folder / "ledger" if ledger is None else ledger
         collect(folder, ledger, rows)
-        page = write_ledger(ledger)
+        page = ledger / "results.md" if page is None else page
+        write_ledger(ledger, page)
         console().print(reproduction_table(reproductions(ledger, rows, settings)))
         say(f"wrote {page}")
     return 0

@@ -18,7 +18,7 @@ from coattend.models.classifier import Classifier, load_trained, recipe_of
 from coattend.models.pretrained import pretrained_file
 from coattend.train import Recipe, RunError
 from coattend.train.batches import prepare
-from coattend.train.outcome import save_trained
+from coattend.train.loop import save_weights
 
 
 @pytest.fixture
@@ -26,9 +26,8 @@ def file(tmp_path: Path) -> Path:
     recipe = Recipe("quick", train_images=4, valid_images=2, test_images=2)
     data = load_data("mini")
     network = ca.create_model("p4cnn:width=1").float()
-    save_trained(
-        network, tmp_path / "last.safetensors", prepare(data, recipe, torch.device("cpu")).preprocessing, recipe, data
-    )
+    preprocessing = prepare(data, recipe, torch.device("cpu")).preprocessing
+    save_weights(tmp_path / "last.safetensors", network, preprocessing, recipe, data)
     return tmp_path / "last.safetensors"
 
 

@@ -14,7 +14,7 @@ from coattend.models import list_pretrained, pretrained
 from coattend.models.pretrained import file_stem, pretrained_file
 
 SHIPPED = list_pretrained()
-LEDGER = Path(__file__).parents[2] / "docs" / "results"
+LEDGER = Path(__file__).parents[2] / "results" / "runs.jsonl"
 
 
 def test_names_with_options_are_files_and_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,8 +106,12 @@ def test_of_several_seeds_the_one_with_the_fewest_validation_errors_is_shipped(n
     card = pretrained_file(name, data).with_suffix(".md").read_text()
     found = re.search(r"Recipe: `(\S+)` of this library, seed (\d+)", card)
     assert found is not None
-    results = [json.loads(path.read_text()) for path in LEDGER.glob("*.json")]
-    runs = {r["seed"]: r for r in results if (r["model"], r["recipe"], r["data"]) == (name, found[1], data)}
+    results = [json.loads(line) for line in LEDGER.read_text().splitlines()]
+    runs = {
+        r["seed"]: r
+        for r in results
+        if (r["model"], r["recipe"], r["settings"], r["data"]) == (name, found[1], [], data)
+    }
     shipped = runs[int(found[2])]
     assert shipped["valid_error"] == min(r["valid_error"] for r in runs.values())
     assert f"chosen on the validation images | {shipped['error']['valid']:.2f} |" in card

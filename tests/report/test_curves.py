@@ -12,24 +12,20 @@ from coattend.report.style import save, svg
 pytest.importorskip("matplotlib")
 
 
-def history(*accuracies: float) -> list[dict[str, float]]:
-    return [{"epoch": epoch, "valid_accuracy": accuracy} for epoch, accuracy in enumerate(accuracies)]
-
-
 def test_an_error_of_zero_stays_on_the_chart() -> None:
-    histories = {"network": [history(0.5, 0.9, 1.0)]}
-    (axes,) = learning_figure(histories, "valid_accuracy", "validation error in percent").axes
-    assert not is_logarithmic(histories, "valid_accuracy")
+    curves = {"network": [(0.5, 0.9, 1.0)]}
+    (axes,) = learning_figure(curves, "valid_accuracy", "validation error in percent").axes
+    assert not is_logarithmic(curves, "valid_accuracy")
     assert axes.get_yscale() == "linear"
     assert -5 < axes.get_ylim()[0] < 0  # the curve is above the axis
     assert list(axes.lines[0].get_ydata()) == pytest.approx([50, 10, 0])
-    above = {"network": [history(0.5, 0.9, 0.95)]}
+    above = {"network": [(0.5, 0.9, 0.95)]}
     assert is_logarithmic(above, "valid_accuracy")
     assert learning_figure(above, "valid_accuracy", "").axes[0].get_yscale() == "log"
 
 
 def test_one_epoch_is_a_point_at_a_whole_number() -> None:
-    (axes,) = learning_figure({"network": [history(0.7)]}, "valid_accuracy", "error").axes
+    (axes,) = learning_figure({"network": [(0.7,)]}, "valid_accuracy", "error").axes
     assert axes.lines[0].get_marker() == "o"
     axes.figure.draw_without_rendering()
     assert all(float(tick).is_integer() for tick in axes.get_xticks())

@@ -31,8 +31,8 @@ from coattend.report.curves import (
 )
 from coattend.report.page import PICTURED, write_report
 from coattend.report.runs import contests, find_runs
-from coattend.train import RunFolder, headline, load_trained
-from coattend.train.comparison import difference
+from coattend.train import Result, Row, RunFolder, load_trained
+from coattend.train.row import difference, paired
 from tests.report.page_tables import Tables
 from tests.runs import ATTENTIVE, CONVENTIONAL, PLAIN, run_folder
 
@@ -57,8 +57,8 @@ def copy_of(runs: Path, folder: Path) -> Path:
     return Path(shutil.copytree(runs, folder / "runs", ignore=shutil.ignore_patterns("tensorboard")))
 
 
-def result_of(root: Path, model: str, seed: int = 0) -> dict[str, object]:
-    return json.loads((run_folder(root, model, seed) / "result.json").read_text())
+def result_of(root: Path, model: str, seed: int = 0) -> Result:
+    return Result.read(run_folder(root, model, seed) / "result.json")
 
 
 def test_errors_and_intervals_are_those_of_the_run_folders(trained: Path, page: str) -> None:
@@ -67,16 +67,19 @@ def test_errors_and_intervals_are_those_of_the_run_folders(trained: Path, page: 
     assert list(lines) == [CONVENTIONAL, ATTENTIVE, PLAIN]  # the comparison's order, then that of Table 1
     for model, seeds in ((CONVENTIONAL, (0, 1)), (ATTENTIVE, (0, 1)), (PLAIN, (0,))):
         results = [result_of(trained, model, seed) for seed in seeds]
-        errors = [headline(result)[1] for result in results]
+        errors = [result.test_error for result in results]
         line = lines[model]
         assert line["errors"] == ", ".join(f"{e:.2f} (seed {seed})" for seed, e in zip(seeds, errors, strict=True))
         assert line["seeds"] == str(len(seeds))
         assert line["mean"].split(" ± ")[0] == f"{statistics.fmean(errors):.2f}"
-        assert line["parameters"] == f"{results[0]['parameters']:,}"
-        assert line["seconds"] == f"{statistics.median(r['seconds_per_epoch'] for r in results):.1f}"
+        assert line["parameters"] == f"{results[0].parameters:,}"
+        assert line["seconds"] == f"{statistics.median(r.seconds_per_epoch for r in results):.1f}"
         if model != CONVENTIONAL:
-            sides = ([RunFolder(run_folder(trained, m, seed)) for seed in seeds] for m in (CONVENTIONAL, model))
-            delta = difference(*sides)
+            sides = (
+                Row(tuple(RunFolder(run_folder(trained, m, seed)).record() for seed in seeds))
+                for m in (CONVENTIONAL, model)
+            )
+            delta = difference(paired(*sides))
             assert line["difference"] == f"{delta.mean:+.2f}"
             assert line["interval"] == f"{delta.low:+.2f} to {delta.high:+.2f}"
             assert line["verdict"] == delta.verdict
@@ -90,18 +93,18 @@ def test_confusions_are_counted_from_the_predictions(trained: Path, page: str) -
         expected = np.zeros((10, 10), dtype=int)
         for seed in seeds:
             with np.load(run_folder(trained, model, seed) / "predictions.npz") as arrays:
-                protocol = headline(result_of(trained, model, seed))[0]
+                protocol = result_of(trained, model, seed).protocol
                 for label, said in zip(arrays["labels"], arrays[protocol], strict=True):
                     expected[label, said] += 1
         assert np.array_equal(shown, expected)
         wrong = 100 * (1 - expected.trace() / expected.sum())
-        assert wrong == pytest.approx(np.mean([headline(result_of(trained, model, s))[1] for s in seeds]))
+        assert wrong == pytest.approx(np.mean([result_of(trained, model, s).test_error for s in seeds]))
 
 
 def test_recorded_equivariance_recipe_and_commands(trained: Path, page: str) -> None:
     for model in (CONVENTIONAL, ATTENTIVE, PLAIN):
         (rows,) = Tables(page).named("equivariance", model=model)
-        assert dict(rows[0])["recorded"] == f"{result_of(trained, model)['equivariance_error']:.1e}"
+        assert dict(rows[0])["recorded"] == f"{result_of(trained, model).equivariance_error:.1e}"
         errors = [float(text) for field, text in rows[0] if field == "td"]
         assert len(errors) == 4
         assert max(errors) < 1e-12 if model != PLAIN else max(errors) > 1e-3
@@ -336,7 +339,7 @@ def test_a_plus_sign_in_a_setting_stays_in_the_command(copied: Path) -> None:
     run["recipe"] |= {"name": "quick+train_on=train+valid+epochs=2", "settings": []}  # as older versions wrote it
     description.write_text(json.dumps(run))
     (found,) = find_runs([description.parent])[0]
-    assert found.command().endswith("--recipe quick --seed 0 --set train_on=train+valid --set epochs=2")
+    assert found.run.command.endswith("--recipe quick --seed 0 --set epochs=2 --set train_on=train+valid")
     assert len(contests(find_runs([copied])[0])) == 2
 
 
@@ -346,7 +349,7 @@ def test_the_cost_of_a_page_does_not_grow_with_the_number_of_runs(
     for number in range(5):  # five recipes more, with a network each
         other = Path(shutil.copytree(run_folder(copied, PLAIN), copied / f"other{number}" / "seed0"))
         run = json.loads((other / "run.json").read_text())
-        run["recipe"]["name"] = f"quick+epochs={number}"
+        run["recipe"]["settings"] = [f"epochs={number}"]
         (other / "run.json").write_text(json.dumps(run))
     loaded = []
     monkeypatch.setattr("coattend.report.page.load_trained", lambda file: loaded.append(file) or load_trained(file))

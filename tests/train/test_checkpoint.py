@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from coattend.train import RunError, RunFolder, train
+from coattend.train.checkpoint import Checkpoint, checkpoint_bytes
+from coattend.train.run import Best
 from tests.train.conftest import tiny
 
 MODEL = "p4cnn:width=1"
@@ -25,15 +27,20 @@ STATE: dict[str, Any] = {
 def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path)
     folder.metrics.write_bytes(b"0123456789")
-    folder.save_checkpoint(STATE, 0)
+    folder.checkpoint.write_bytes(checkpoint_bytes(STATE))
     return folder
 
 
 def test_a_whole_checkpoint_comes_back_and_cuts_the_metrics(folder: RunFolder) -> None:
     state = folder.load_checkpoint()
     assert state is not None
-    assert torch.equal(state.pop("model")["weight"], STATE["model"]["weight"])
-    assert state == {key: value for key, value in STATE.items() if key != "model"}
+    assert torch.equal(state.model["weight"], STATE["model"]["weight"])
+    assert (state.optimizer, state.epoch, state.metrics_bytes, state.relative) == ({}, 0, 5, {})
+    assert state.best == Best(0, 0.5, 1.0)
+    folder.save_checkpoint(state)
+    again = folder.load_checkpoint()
+    assert again is not None
+    assert again.best == state.best
     assert folder.metrics.read_bytes() == b"01234"
 
 
@@ -77,13 +84,13 @@ OTHERS = [(field, value) for field in STATE for value in (None, "x", -1, [], {"a
 
 @pytest.mark.parametrize(("field", "value"), [case for case in OTHERS if case not in ALLOWED])
 def test_fields_of_another_kind_are_found(folder: RunFolder, field: str, value: Any) -> None:
-    folder.save_checkpoint({**STATE, field: value}, 0)
+    folder.checkpoint.write_bytes(checkpoint_bytes({**STATE, field: value}))
     with pytest.raises(RunError, match=DAMAGED):
         folder.load_checkpoint()
 
 
 def test_a_checkpoint_does_not_lengthen_the_metrics(folder: RunFolder) -> None:
-    folder.save_checkpoint({**STATE, "metrics_bytes": 2**31}, 0)
+    folder.checkpoint.write_bytes(checkpoint_bytes({**STATE, "metrics_bytes": 2**31}))
     with pytest.raises(RunError, match=r"metrics.jsonl is shorter than when checkpoint.pt was written; move"):
         folder.load_checkpoint()
     assert folder.metrics.stat().st_size == 10
@@ -109,9 +116,10 @@ def test_runs_go_on_from_old_checkpoints_and_refuse_those_of_other_networks(
     straight = train(MODEL, recipe, 0, tmp_path / "straight")
     save = RunFolder.save_checkpoint
 
-    def stop(self: RunFolder, state: dict[str, Any], epoch: int) -> None:
-        save(self, state, epoch)
-        torch.save(state, self.checkpoint)  # as versions without a digest wrote it
+    def stop(self: RunFolder, checkpoint: Checkpoint) -> None:
+        save(self, checkpoint)
+        content = self.checkpoint.read_bytes()
+        self.checkpoint.write_bytes(content.partition(b"\n")[2])  # as versions without a digest wrote it
         raise StopError
 
     with monkeypatch.context() as patched:
@@ -120,8 +128,8 @@ def test_runs_go_on_from_old_checkpoints_and_refuse_those_of_other_networks(
             train(MODEL, recipe, 0, tmp_path / "stopped")
     folder = RunFolder.of(tmp_path / "stopped", MODEL, recipe, 0)
     kept = folder.checkpoint.read_bytes()
-    folder.save_checkpoint({**STATE, "metrics_bytes": folder.metrics.stat().st_size}, 0)
+    folder.checkpoint.write_bytes(checkpoint_bytes({**STATE, "metrics_bytes": folder.metrics.stat().st_size}))
     with pytest.raises(RunError, match=DAMAGED):
         train(MODEL, recipe, 0, tmp_path / "stopped")
     folder.checkpoint.write_bytes(kept)
-    assert train(MODEL, recipe, 0, tmp_path / "stopped")["error"] == straight["error"]
+    assert train(MODEL, recipe, 0, tmp_path / "stopped").error == straight.error

@@ -3,38 +3,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy import stats
 
-from coattend.train import RunError, RunFolder, changed, compare, comparison, get_recipe
-from coattend.train.comparison import over_images, over_seeds
+from coattend.train import RunFolder, changed, compare, comparison, get_recipe
 
 SMALL = ["epochs=1", "train_images=64", "test_images=40", "equivariance_every=0"]
-
-
-def test_the_interval_over_seeds_is_students() -> None:
-    deltas = [-0.31, -0.12, -0.45, 0.05]
-    found = over_seeds(deltas)
-    reference = stats.ttest_1samp(deltas, 0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
-    assert found.mean == pytest.approx(np.mean(deltas))
-    assert found.verdict == "undecided"
-    assert over_seeds([-0.30, -0.31, -0.29]).verdict == "better"
-    assert over_seeds([0.30, 0.31, 0.29]).verdict == "worse"
-
-
-def test_the_bootstrap_agrees_with_the_normal_approximation() -> None:
-    rng = np.random.default_rng(1)
-    base, other = rng.random(20_000) < 0.030, rng.random(20_000) < 0.024
-    found = over_images(base, other)
-    delta = 100.0 * (other.astype(int) - base.astype(int))
-    reach = 1.96 * delta.std() / np.sqrt(len(delta))
-    assert found.mean == pytest.approx(delta.mean())
-    assert (found.low, found.high) == pytest.approx((delta.mean() - reach, delta.mean() + reach), abs=0.02)
-    assert found.verdict == "better"
-    assert "one seed" in found.method
-    assert over_images(base, base).mean == 0
 
 
 def test_compare_trains_resumes_and_writes_down(tmp_path: Path) -> None:
@@ -79,24 +52,3 @@ def test_runs_in_use_are_waited_for_after_the_others(
 def test_compare_without_networks_says_what_it_expects(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="compare expects the names of networks, the first to measure the others"):
         compare([], [0], "quick", tmp_path)
-
-
-def test_predictions_of_other_images_are_not_compared(tmp_path: Path) -> None:
-    for name, images in (("base", 5), ("other", 3)):
-        (tmp_path / name).mkdir()
-        labels = np.zeros(images, np.uint16)
-        np.savez_compressed(tmp_path / name / "predictions.npz", labels=labels, last=labels)
-        result = {"error": {"last": 0.0, "valid": None, "test_optimistic": None}, "model": "p4cnn", "seed": 0}
-        result |= {
-            "provenance": "made",
-            "parameters": 1,
-            "recipe": "quick",
-            "data": "mini",
-            "epochs": 1,
-            "seconds": 1.0,
-        }
-        result |= {"valid_epoch": None, "valid_error": None, "equivariance_error": None, "seconds_per_epoch": 1.0}
-        (tmp_path / name / "result.json").write_text(json.dumps(result))
-    folders = [RunFolder(tmp_path / name) for name in ("base", "other")]
-    with pytest.raises(RunError, match="it has 3 test images, .*base.* has 5"):
-        comparison.difference(folders[:1], folders[1:])

@@ -64,10 +64,10 @@ def test_two_processes_train_like_one_with_the_joint_batch(tmp_path: Path) -> No
     expected, found = load_file(one.last_weights), load_file(two.last_weights)
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-6, atol=1e-6)
-    assert two.result["error"] == one.result["error"]
+    assert two.result.error == one.result.error
     for mine, other in zip(two.history(), one.history(), strict=True):
-        assert mine["train_loss"] == pytest.approx(other["train_loss"], abs=1e-6)
-        assert mine["valid_loss"] == pytest.approx(other["valid_loss"], abs=1e-6)
+        assert mine.train_loss == pytest.approx(other.train_loss, abs=1e-6)
+        assert mine.valid_loss == pytest.approx(other.valid_loss, abs=1e-6)
 
 
 @pytest.mark.ddp

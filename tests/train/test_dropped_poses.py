@@ -13,6 +13,7 @@ import coattend as ca
 from coattend.models import group_convolutions, restricted_poses
 from coattend.train import RunFolder, train
 from coattend.train.batches import Examples
+from coattend.train.checkpoint import Checkpoint
 from coattend.train.optimizer import make_optimizer
 from coattend.train.restriction import drop_poses
 from coattend.train.run_folder import WALL_CLOCK
@@ -27,28 +28,28 @@ class StopError(Exception):
 
 
 def without_clocks(folder: RunFolder) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if k not in WALL_CLOCK} for line in folder.history()]
+    return [{k: v for k, v in epoch.to_dict().items() if k not in WALL_CLOCK} for epoch in folder.history()]
 
 
 def test_poses_drop_out_and_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = train(MODEL, RECIPE, 0, tmp_path / "straight", accelerator="cpu")
     straight = RunFolder.of(tmp_path / "straight", MODEL, RECIPE, 0)
-    assert [line["relative_poses"] for line in straight.history()] == [20, 15, 10, 10]
-    assert result["valid_epoch"] >= 2
+    assert [epoch.relative_poses for epoch in straight.history()] == [20, 15, 10, 10]
+    assert result.valid_epoch >= 2
     network = ca.load_model(straight.best_weights)
     assert {len(poses) for poses in restricted_poses(network).values()} == {2}
     assert len(restricted_poses(network)) == 5
-    assert result["parameters"] == sum(p.numel() for p in network.parameters())
+    assert result.parameters == sum(p.numel() for p in network.parameters())
     ca.assert_equivariant(network.double().eval(), torch.randn(2, 1, 28, 28, dtype=torch.float64), network.group)
 
     save = RunFolder.save_checkpoint
     stopped = RunFolder.of(tmp_path / "stopped", MODEL, RECIPE, 0)
     for epochs in (1, 2):  # before the first poses go, and while some are gone
 
-        def stop(self: RunFolder, state: dict[str, Any], epoch: int, last: int = epochs) -> None:
-            if epoch == last:
+        def stop(self: RunFolder, checkpoint: Checkpoint, last: int = epochs) -> None:
+            if checkpoint.epoch == last:
                 raise StopError
-            save(self, state, epoch)
+            save(self, checkpoint)
 
         with monkeypatch.context() as patched:
             patched.setattr(RunFolder, "save_checkpoint", stop)

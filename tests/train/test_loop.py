@@ -30,25 +30,25 @@ def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
         "run.json", "result.json", "metrics.jsonl", "best.safetensors", "last.safetensors", "predictions.npz",
         "tensorboard", "lock",
     }  # fmt: skip
-    description = folder.description
-    assert (description["model"], description["seed"]) == (MODEL, 3)
-    assert description["provenance"].startswith("generated from MNIST")
-    assert description["versions"]["torch"] == torch.__version__
-    assert torch.backends.cpu.get_cpu_capability() in description["arithmetic"]
-    assert f"{torch.get_num_threads()} threads" in description["arithmetic"]
+    run = folder.run
+    assert (run.model, run.seed, run.recipe) == (MODEL, 3, recipe)
+    assert run.provenance.startswith("generated from MNIST")
+    assert run.versions["torch"] == torch.__version__
+    assert torch.backends.cpu.get_cpu_capability() in run.arithmetic
+    assert f"{torch.get_num_threads()} threads" in run.arithmetic
     history = folder.history()
-    assert [line["epoch"] for line in history] == [0, 1]
-    assert set(history[0]) == {
+    assert [epoch.epoch for epoch in history] == [0, 1]
+    assert set(history[0].to_dict()) == {
         "epoch", "lr", "train_loss", "train_accuracy", "valid_loss", "valid_accuracy", "test_accuracy",
         "equivariance_error", "seconds", "images_per_second", "time",
     }  # fmt: skip
-    assert history[-1]["equivariance_error"] < 1e-5
+    assert history[-1].equivariance_error < 1e-5
     assert result == folder.result
     with np.load(folder.path / "predictions.npz") as arrays:
-        assert 100 * np.mean(arrays["last"] != arrays["labels"]) == pytest.approx(result["error"]["last"])
-        assert 100 * np.mean(arrays["valid"] != arrays["labels"]) == pytest.approx(result["error"]["valid"])
-    best_seen = max(line["test_accuracy"] for line in history)
-    assert result["error"]["test_optimistic"] == pytest.approx(100 * (1 - best_seen))
+        assert 100 * np.mean(arrays["last"] != arrays["labels"]) == pytest.approx(result.error.last)
+        assert 100 * np.mean(arrays["valid"] != arrays["labels"]) == pytest.approx(result.error.valid)
+    best_seen = max(epoch.test_accuracy for epoch in history)
+    assert result.error.test_optimistic == pytest.approx(100 * (1 - best_seen))
 
 
 def test_splits_are_cut_from_their_beginning_as_the_recipe_says() -> None:
@@ -66,7 +66,7 @@ def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
     first = train(MODEL, tiny(), 0, tmp_path)
     folder = RunFolder.of(tmp_path, MODEL, tiny(), 0)
     before = {p: p.stat().st_mtime_ns for p in folder.path.rglob("*")}
-    assert train(MODEL, tiny(), 0, tmp_path) == {**first, "was_finished": True}
+    assert train(MODEL, tiny(), 0, tmp_path) == replace(first, was_finished=True)
     assert {p: p.stat().st_mtime_ns for p in folder.path.rglob("*")} == before
 
 
@@ -83,23 +83,23 @@ def test_it_learns(tmp_path: Path) -> None:
     recipe = tiny(train_images=8, epochs=40, batch=8, augmentation=(), weight_decay=0.0, equivariance_every=0)
     train("p4cnn:width=4", recipe, 0, tmp_path)
     history = RunFolder.of(tmp_path, "p4cnn:width=4", recipe, 0).history()
-    assert history[-1]["train_accuracy"] == 1
-    assert history[-1]["train_loss"] < 0.05
+    assert history[-1].train_accuracy == 1
+    assert history[-1].train_loss < 0.05
 
 
 def test_the_epoch_is_chosen_on_validation_and_can_be_used_alone(tmp_path: Path) -> None:
     recipe = tiny(epochs=4)
     result = train(MODEL, recipe, 0, tmp_path)
     folder = RunFolder.of(tmp_path, MODEL, recipe, 0)
-    accuracies = [line["valid_accuracy"] for line in folder.history()]
-    assert accuracies[result["valid_epoch"]] == max(accuracies)
+    accuracies = [epoch.valid_accuracy for epoch in folder.history()]
+    assert accuracies[result.valid_epoch] == max(accuracies)
     trained = load_trained(folder.path)
     data = load_data("mini")
     predictions = trained.predict(data.test.images[:40])
     wrong = sum(
         p.label != data.classes[int(label)] for p, label in zip(predictions, data.test.labels[:40], strict=True)
     )
-    assert 100 * wrong / 40 == pytest.approx(result["error"]["valid"])
+    assert 100 * wrong / 40 == pytest.approx(result.error.valid)
     with torch.no_grad():
         logits = trained.network.eval()(trained.preprocessing(data.test.images[:40]))
     assert [p.confidence for p in predictions] == pytest.approx(logits.softmax(1).amax(1).tolist(), rel=1e-5)
@@ -121,7 +121,7 @@ def test_the_dominant_pose_turns_with_the_image(tmp_path: Path) -> None:
 def test_training_on_the_validation_split_reports_the_last_epoch(tmp_path: Path) -> None:
     recipe = tiny(train_on="train+valid", reestimate_norms=True)
     result = train("p4cnn:width=2", recipe, 0, tmp_path)
-    assert result["error"]["valid"] is None
+    assert result.error.valid is None
     assert not RunFolder.of(tmp_path, "p4cnn:width=2", recipe, 0).best_weights.exists()
 
 
@@ -209,8 +209,8 @@ def test_every_paper_recipe_runs_end_to_end(name: str, tmp_path: Path, small_col
     result = train(model, recipe, 0, tmp_path)
     folder = RunFolder.of(tmp_path, model, recipe, 0)
     with np.load(folder.path / "predictions.npz") as arrays:
-        assert result["error"]["last"] == pytest.approx(100 * np.mean(arrays["last"] != arrays["labels"]))
-    assert math.isfinite(folder.history()[0]["train_loss"])
+        assert result.error.last == pytest.approx(100 * np.mean(arrays["last"] != arrays["labels"]))
+    assert math.isfinite(folder.history()[0].train_loss)
 
 
 def test_a_users_own_images_and_another_number_of_classes(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_users_own_images_and_another_number_of_classes(tmp_path: Path) -> Non
     np.savez(path, images=rng.integers(0, 255, (60, 28, 28), dtype=np.uint8), labels=np.arange(60) % 3)
     recipe = tiny(data=str(path))
     result = train("a_p4cnn:width=2", recipe, 0, tmp_path / "runs")
-    assert result["provenance"].startswith("own images cells.npz")
+    assert result.provenance.startswith("own images cells.npz")
     metadata = json.loads(
         ca.models.read_model_file(RunFolder.of(tmp_path / "runs", "a_p4cnn:width=2", recipe, 0).last_weights)[0][
             "classes"

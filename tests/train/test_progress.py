@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from coattend.train import progress
+from coattend.train.run import Epoch
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, width: int, title: str) -> str:
@@ -14,7 +15,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, width: int, title: str) -> str:
     monkeypatch.setattr(progress, "console", lambda **_: screen)
     with progress.TrainingProgress(title, 100, 0, visible=True) as bar:
         bar.step(99, 0.5, 0.81234, 128)
-        bar.epoch({"epoch": 99, "train_loss": 0.8, "train_accuracy": 0.78, "valid_accuracy": 0.38, "seconds": 2.0})
+        bar.epoch(Epoch(epoch=99, train_loss=0.8, train_accuracy=0.78, valid_accuracy=0.38, seconds=2.0))
         bar.bar.refresh()
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()

@@ -26,7 +26,7 @@ def test_fields_change_by_name_and_the_name_tells() -> None:
     )
     assert (recipe.epochs, recipe.lr, recipe.clip) == (3, 0.5, 2.3)
     assert (recipe.augmentation, recipe.decay_attention, recipe.clip_gradients) == (("rotate=180", "flips"), True, None)
-    assert recipe.name.startswith("house+augmentation=rotate=180,flips+clip=2.3")
+    assert recipe.full_name.startswith("house+augmentation=rotate=180,flips+clip=2.3")
     assert Recipe.from_dict(recipe.to_dict()) == recipe
 
 
@@ -133,7 +133,7 @@ def test_nesterov_needs_momentum() -> None:
 def test_settings_are_kept_as_data_and_the_last_of_a_field_counts() -> None:
     recipe = changed(changed(get_recipe("house", "p4cnn"), ["lr=0.5", "train_on=train+valid"]), ["lr=0.1"])
     assert (recipe.lr, recipe.settings) == (0.1, ("lr=0.1", "train_on=train+valid"))
-    assert recipe.name == "house+lr=0.1+train_on=train+valid"
+    assert recipe.full_name == "house+lr=0.1+train_on=train+valid"
 
 
 def test_quick_and_house_need_no_model() -> None:

@@ -38,7 +38,7 @@ def run(root: Path) -> subprocess.Popen:
 
 
 def without_clocks(folder: RunFolder) -> list[dict]:
-    return [{k: v for k, v in line.items() if k not in WALL_CLOCK} for line in folder.history()]
+    return [{k: v for k, v in epoch.to_dict().items() if k not in WALL_CLOCK} for epoch in folder.history()]
 
 
 def test_a_run_killed_five_times_ends_bit_identical(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_run_killed_five_times_ends_bit_identical(tmp_path: Path) -> None:
         expected, found = load_file(straight.path / name), load_file(killed.path / name)
         assert all(torch.equal(expected[key], found[key]) for key in expected)
     assert without_clocks(killed) == without_clocks(straight)
-    assert killed.result["error"] == straight.result["error"]
+    assert killed.result.error == straight.result.error
 
     again = subprocess.run(command(tmp_path / "killed"), capture_output=True, text=True, check=True)
     assert "was finished before; nothing done" in again.stdout

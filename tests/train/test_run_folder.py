@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from coattend.train import RunError, RunFolder, changed, get_recipe, train
+from coattend.train import Result, RunError, RunFolder, changed, get_recipe, train
 from coattend.train import loop as training
 from tests.train.conftest import tiny
 
@@ -48,7 +49,7 @@ def test_another_folder_of_the_same_name_is_another_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"holds another run: the images differ; choose another --folder or --name"):
         train(MODEL, tiny(data=str(second), **SMALL), 0, tmp_path / "runs")
     moved = first.rename(tmp_path / "tiles.npz")  # the same images elsewhere are the same run
-    assert train(MODEL, tiny(data=str(moved), **SMALL), 0, tmp_path / "runs")["was_finished"]
+    assert train(MODEL, tiny(data=str(moved), **SMALL), 0, tmp_path / "runs").was_finished
     images(moved, 2)
     with pytest.raises(RunError, match="the images differ"):
         train(MODEL, tiny(data=str(moved), **SMALL), 0, tmp_path / "runs")
@@ -59,10 +60,10 @@ def test_a_path_may_be_spelled_in_many_ways(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     train(MODEL, tiny(data="tiles.npz", **SMALL), 0, "runs")
     folder = RunFolder.of("runs", MODEL, tiny(data="tiles.npz", **SMALL), 0)
-    assert folder.description["recipe"]["data"] == str(path)
+    assert folder.run.recipe.data == str(path)
     (folder.path / "result.json").unlink()
     for spelling in ("./tiles.npz", str(path), "runs/../tiles.npz"):
-        assert "was_finished" not in train(MODEL, tiny(data=spelling, **SMALL), 0, "runs")
+        assert not train(MODEL, tiny(data=spelling, **SMALL), 0, "runs").was_finished
         (folder.path / "result.json").unlink()
 
 
@@ -72,13 +73,13 @@ def test_runs_begun_by_older_versions_go_on(tmp_path: Path, monkeypatch: pytest.
     recipe = tiny(data="tiles.npz", **SMALL)
     train(MODEL, recipe, 0, "runs")
     folder = RunFolder.of("runs", MODEL, recipe, 0)
-    old = folder.description
+    old = folder.run.to_dict()
     del old["data_digest"], old["recipe"]["settings"], old["recipe"]["size"]
     old["recipe"]["data"] = "tiles.npz"
     (folder.path / "run.json").write_text(json.dumps(old))
-    assert train(MODEL, recipe, 0, "runs")["was_finished"]
+    assert train(MODEL, recipe, 0, "runs").was_finished
     (folder.path / "result.json").unlink()
-    assert "was_finished" not in train(MODEL, tiny(data=str(path), **SMALL), 0, "runs")
+    assert not train(MODEL, tiny(data=str(path), **SMALL), 0, "runs").was_finished
 
 
 def test_settings_in_another_order_are_the_same_run(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_many_settings_fit_into_a_folders_name(tmp_path: Path) -> None:
 def test_a_run_may_have_a_short_name(tmp_path: Path) -> None:
     train(MODEL, tiny(**SMALL), 3, tmp_path, name="tissue-v1")
     assert (tmp_path / "tissue-v1" / "seed3" / "result.json").is_file()
-    assert train(MODEL, tiny(**SMALL), 3, tmp_path, name="tissue-v1")["was_finished"]
+    assert train(MODEL, tiny(**SMALL), 3, tmp_path, name="tissue-v1").was_finished
     with pytest.raises(RunError, match=r"holds another run: recipe.lr differ"):
         train(MODEL, tiny(lr=0.1, **SMALL), 3, tmp_path, name="tissue-v1")
     for name in ("a/b", "..", "", "x" * 121):
@@ -130,7 +131,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_left_alone(
 ) -> None:
     recipe = tiny(**SMALL)
     lock = RunFolder.lock
-    others: list[dict[str, Any]] = []
+    others: list[Result] = []
 
     def late(self: RunFolder) -> Any:
         monkeypatch.setattr(RunFolder, "lock", lock)
@@ -138,14 +139,14 @@ def test_a_run_that_another_process_finished_meanwhile_is_left_alone(
         return lock(self)
 
     monkeypatch.setattr(RunFolder, "lock", late)
-    assert train(MODEL, recipe, 0, tmp_path) == {**others[0], "was_finished": True}
+    assert train(MODEL, recipe, 0, tmp_path) == replace(others[0], was_finished=True)
 
 
 def test_a_checkpoint_left_by_a_kill_at_the_very_end_goes(tmp_path: Path) -> None:
     train(MODEL, tiny(**SMALL), 0, tmp_path)
     folder = RunFolder.of(tmp_path, MODEL, tiny(**SMALL), 0)
     folder.checkpoint.touch()
-    assert train(MODEL, tiny(**SMALL), 0, tmp_path)["was_finished"]
+    assert train(MODEL, tiny(**SMALL), 0, tmp_path).was_finished
     assert not folder.checkpoint.exists()
 
 
@@ -153,11 +154,11 @@ def full(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("target", ["write", "append_metrics", "save_trained", "save_predictions"])
+@pytest.mark.parametrize("target", ["write", "append_metrics", "save_weights", "write_predictions"])
 def test_a_full_disk_is_one_sentence_with_what_to_do(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training if target.startswith("save") else RunFolder, target, full)
+    monkeypatch.setattr(training if target == "save_weights" else RunFolder, target, full)
     with pytest.raises(RunError, match=r"could not write into .*: No space left on device .*the same command goes on"):
         train(MODEL, tiny(**SMALL), 0, tmp_path)
 
@@ -167,7 +168,7 @@ def test_tensorboard_stops_no_training(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(f"torch.utils.tensorboard.SummaryWriter.{method}", full)
-    assert "error" in train(MODEL, tiny(**SMALL), 0, tmp_path)
+    assert train(MODEL, tiny(**SMALL), 0, tmp_path).error
     assert capsys.readouterr().err.count("TensorBoard gets nothing more") == 1
 
 

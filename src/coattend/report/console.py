@@ -23,7 +23,8 @@ from coattend.report.views import pose_name
 if TYPE_CHECKING:
     from coattend.report.attend import AttentionPictures
     from coattend.report.check import Check, CheckedCertificate
-    from coattend.train import Comparison, Recipe, Reproduction
+    from coattend.report.ledger import Reproduction
+    from coattend.train import Comparison, Recipe
     from coattend.train.restriction import Restriction
 
 POSES_PER_TABLE = 8  # poses in one table, which fits a terminal of 80 columns

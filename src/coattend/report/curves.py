@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-History = Sequence[Mapping[str, Any]]  # what was measured after each epoch of one run, as in its metrics.jsonl
+Curve = Sequence[float | None]  # a measure after each epoch of one run; None where it was not taken
 
 WIDTH, PLOT = 4.7, 2.5  # inches; the legend comes below
 NARROW = 4  # a range from 1 to this has evenly spaced ticks
@@ -31,15 +31,15 @@ AFFORDABLE = 8e10  # multiply-adds that all curves of a page may cost: some ten 
 FEWEST, MOST = 8, 200
 
 
-def learning_figure(histories: Mapping[str, Sequence[History]], measure: str, label: str) -> Figure:
-    """One line per run, one colour per network; accuracies are turned into errors in percent."""
-    with _chart(len(histories)) as (figure, axes):
+def learning_figure(curves: Mapping[str, Sequence[Curve]], measure: str, label: str) -> Figure:
+    """Draw one line per run, one colour per network; accuracies become errors in percent."""
+    with _chart(len(curves)) as (figure, axes):
         from matplotlib.ticker import MaxNLocator, NullLocator
 
         epochs, values = [0], []
-        for place, (model, runs) in enumerate(histories.items()):
-            for number, history in enumerate(runs):
-                points = measured(history, measure)
+        for place, (model, runs) in enumerate(curves.items()):
+            for number, curve in enumerate(runs):
+                points = measured(curve, measure)
                 if points:
                     marker = "o" if len(points) == 1 else None  # a line needs two
                     axes.plot(
@@ -51,7 +51,7 @@ def learning_figure(histories: Mapping[str, Sequence[History]], measure: str, la
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if max(epochs) <= 1:
             axes.set_xlim(0, 2)
-        if not is_logarithmic(histories, measure):
+        if not is_logarithmic(curves, measure):
             _from_zero(axes, max(values, default=0))
             return figure
         axes.set_yscale("log")
@@ -66,14 +66,14 @@ def learning_figure(histories: Mapping[str, Sequence[History]], measure: str, la
     return figure
 
 
-def measured(history: History, measure: str) -> list[tuple[int, float]]:
-    """What was measured after each epoch, counted from 1; accuracies are turned into errors in percent."""
-    return [(line["epoch"] + 1, _value(line[measure], measure)) for line in history if measure in line]
+def measured(curve: Curve, measure: str) -> list[tuple[int, float]]:
+    """Return epochs, counted from 1, with the values measured after them; accuracies become errors in percent."""
+    return [(epoch, _value(raw, measure)) for epoch, raw in enumerate(curve, 1) if raw is not None]
 
 
-def is_logarithmic(histories: Mapping[str, Sequence[History]], measure: str) -> bool:
+def is_logarithmic(curves: Mapping[str, Sequence[Curve]], measure: str) -> bool:
     """Whether the curves are drawn on a logarithmic scale: only if there is something to draw and none of it is 0."""
-    values = [value for runs in histories.values() for history in runs for _, value in measured(history, measure)]
+    values = [value for runs in curves.values() for curve in runs for _, value in measured(curve, measure)]
     return min(values, default=0) > 0
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from coattend._files import check_target, make_folder, write_whole
 from coattend.data import DataError, Dataset, load_data
 from coattend.models.classifier import load_trained
+from coattend.models.records import RunError
 from coattend.report.runs import Contest, common_folder, contests, find_runs
 from coattend.report.sections import (
     ENVELOPE_IMAGES,
@@ -44,7 +45,6 @@ from coattend.report.tables import (
     recipe_table,
     summary,
 )
-from coattend.train.run_folder import RunError
 from coattend.version import __version__
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _pictured(together: Sequence[Contest], notes: list[str]) -> list[PicturedNet
         except ValueError as error:
             notes.append(f"{run.model}: no pictures, because its weights cannot be loaded. {error}")
             continue
-        name, size, fit = str(run.recipe["data"]), trained.image_shape[1], trained.fit
+        name, size, fit = run.run.recipe.data, trained.image_shape[1], trained.fit
         try:
             if (name, size, fit) not in loaded:
                 loaded[name, size, fit] = load_data(name, size=size, fit=fit)

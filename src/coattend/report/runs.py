@@ -3,52 +3,49 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coattend.models import list_models, model_entry
-from coattend.models.records import damaged
-from coattend.train.comparison import Difference, Row, difference
-from coattend.train.outcome import headline
-from coattend.train.recipe import settings_of
-from coattend.train.run_files import read_comparison
-from coattend.train.run_folder import RunError, RunFolder
+from coattend.models.records import RunError
+from coattend.train.record import Record
+from coattend.train.row import IncomparableError, Row, difference, grouped, paired, read_comparison, rows_of
+from coattend.train.run import Epoch, Result, Run
+from coattend.train.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """One run folder, read once.
 
-    - result: None while the run is unfinished
-    - predictions: labels and predicted classes of the test images by the headline's protocol, if they were kept
+    - record: None while the run is unfinished
+    - predictions: labels and predicted classes of the test images at the epoch of the headline error, if kept
     """
 
     folder: RunFolder
-    description: dict[str, Any]
-    result: dict[str, Any] | None
-    history: tuple[dict[str, Any], ...]
+    run: Run
+    record: Record | None
+    history: tuple[Epoch, ...]
     predictions: tuple[NDArray[np.int64], NDArray[np.int64]] | None
 
     @property
     def model(self) -> str:
         """The network's name with its options."""
-        return str(self.description["model"])
+        return self.run.model
 
     @property
     def seed(self) -> int:
         """The seed of weights, order and augmentation."""
-        return int(self.description["seed"])
+        return self.run.seed
 
     @property
-    def recipe(self) -> dict[str, Any]:
-        """Every field of the recipe."""
-        return dict(self.description["recipe"])
+    def result(self) -> Result | None:
+        """What came out; None while the run is unfinished."""
+        return None if self.record is None else self.record.result
 
     @property
     def weights(self) -> Path | None:
@@ -58,34 +55,26 @@ class Run:
 
     @property
     def missing(self) -> str | None:
-        """Why there is less to show of this run than of others; None if nothing is missing."""
-        if self.result is None:
-            return f"unfinished, {len(self.history)} of {self.recipe['epochs']} epochs; the same command continues it"
+        """Why the report shows less of this run than of others; None if nothing is missing."""
+        if self.record is None:
+            return f"unfinished, {len(self.history)} of {self.run.recipe.epochs} epochs; the same command continues it"
         if self.weights is None:
             return "its weights (best.safetensors, last.safetensors) are missing, so there are no pictures of it"
         return None
 
-    def command(self) -> str:
-        """What to type to make this run."""
-        name, named = settings_of(str(self.recipe["name"]))
-        settings = self.recipe.get("settings") or named  # older runs have them in the name only
-        words = ["coattend", "train", self.model, "--data", self.recipe["data"], "--recipe", name]
-        words += ["--seed", str(self.seed), *(word for setting in settings for word in ("--set", setting))]
-        return shlex.join(words)
-
 
 @dataclass(frozen=True)
 class Contestant:
-    """One network of a contest: its runs with all seeds, and how it compares with the first network, or why not."""
+    """One network of a contest: its runs with all seeds, the row of the finished ones, and why it is not compared."""
 
     model: str
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
     row: Row | None
     note: str
 
     @property
-    def shown(self) -> Run | None:
-        """The run whose weights are looked into: the first that is finished and has them."""
+    def shown(self) -> ReportedRun | None:
+        """The run whose weights are shown: the first that is finished and has them."""
         return next((run for run in self.runs if run.missing is None), None)
 
 
@@ -99,14 +88,14 @@ class Contest:
     contestants: tuple[Contestant, ...]
 
 
-def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs among ``paths`` and below them, and a sentence about each folder that cannot be read.
+def find_runs(paths: Sequence[Path]) -> tuple[list[ReportedRun], list[str]]:
+    """Return the runs at and below ``paths``, and a sentence about each folder that cannot be read.
 
-    They are in the order given, below a folder in that of its comparison.
+    They are in the order given, below a folder in the order of its comparison.
     """
     if not paths:
         raise RunError("report expects run folders, or folders that have some below them, for example runs; got none.")
-    found: dict[Path, Run] = {}
+    found: dict[Path, ReportedRun] = {}
     skipped: list[str] = []
     for path in paths:
         if not path.is_dir():
@@ -125,7 +114,7 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
         except RunError as error:
             skipped.append(f"Networks are in the order of Table 1: {error}")
             ranks = {}
-        runs.sort(key=lambda run: (run.recipe["data"], run.recipe["name"], *_place(run.model, ranks), run.seed))
+        runs.sort(key=lambda r: (r.run.recipe.data, r.run.recipe.full_name, *_rank(r.model, ranks), r.seed))
         for run in runs:
             found.setdefault(run.folder.path.resolve(), run)
     if not found:
@@ -133,74 +122,49 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return list(found.values()), skipped
 
 
-def contests(runs: Iterable[Run]) -> list[Contest]:
-    """Runs by data and recipe, and in each the networks against the first of them."""
-    grouped: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
-    for run in runs:
-        key = (run.recipe["data"], run.recipe["name"], str(run.description["provenance"]))
-        grouped.setdefault(key, {}).setdefault(run.model, []).append(run)
+def contests(runs: Iterable[ReportedRun]) -> list[Contest]:
+    """Return runs by data and recipe, and in each the networks compared with the first."""
+    found: dict[tuple[str, str, str], list[Contestant]] = {}
+    for kind, members in grouped(runs, lambda run: run.run.kind).items():
+        contestants = found.setdefault((kind.data, kind.recipe_name, kind.provenance), [])
+        contestants.append(_contestant(members, contestants[0] if contestants else None))
     return [
-        Contest(
-            Path(data).name,
-            recipe,
-            provenance,
-            tuple(_contestant(model, members, next(iter(by_model.values()))) for model, members in by_model.items()),
-        )
-        for (data, recipe, provenance), by_model in grouped.items()
+        Contest(Path(data).name, recipe, provenance, tuple(contestants))
+        for (data, recipe, provenance), contestants in found.items()
     ]
 
 
-def _contestant(model: str, runs: list[Run], first: list[Run]) -> Contestant:
-    finished = [run for run in runs if run.result is not None]
-    if not finished:
-        return Contestant(model, tuple(runs), None, "")
-    results = [run.result for run in finished if run.result is not None]
-    against, reason = (None, "") if runs is first else _against(first, finished)
-    row = Row(
-        model,
-        results[0]["parameters"],
-        tuple(headline(result)[1] for result in results),
-        headline(results[0])[0],
-        float(np.median([result["seconds_per_epoch"] for result in results])),
-        against,
-    )
-    return Contestant(model, tuple(runs), row, reason)
-
-
-def _against(first: list[Run], runs: list[Run]) -> tuple[Difference | None, str]:
-    """Paired over the seeds that both have, and a word where that is not possible."""
-    base = {run.seed: run for run in first if run.result is not None}
-    common = [run for run in runs if run.seed in base]
-    if not common:
-        return None, "not compared: no seed in common with the first network"
-    if len(common) == 1 and any(run.predictions is None for run in (base[common[0].seed], common[0])):
-        return None, "not compared: with one seed, predictions.npz of both runs is needed"
-    return difference([base[run.seed].folder for run in common], [run.folder for run in common]), ""
+def _contestant(runs: Sequence[ReportedRun], first: Contestant | None) -> Contestant:
+    rows = list(rows_of(run.record for run in runs if run.record is not None).values())
+    row, note = (rows[0] if rows else None), ""
+    if row is not None and first is not None:
+        try:
+            row = replace(row, against_first=difference([] if first.row is None else paired(first.row, row)))
+        except IncomparableError as error:
+            note = str(error)
+    return Contestant(runs[0].model, tuple(runs), row, note)
 
 
 def _ranks(path: Path) -> dict[str, int]:
-    """The order of the networks in the comparison that was last made in a folder, or in the one that holds it."""
+    """The order of the networks in the latest comparison in a folder or in its parent."""
     for file in (path / "comparison.json", path.parent / "comparison.json"):
         if file.is_file():
-            return {row["model"]: place for place, row in enumerate(read_comparison(file)["rows"])}
+            return {model: rank for rank, model in enumerate(read_comparison(file))}
     return {}
 
 
-def _place(model: str, ranks: dict[str, int]) -> tuple[int, int, str]:
+def _rank(model: str, ranks: dict[str, int]) -> tuple[int, int, str]:
     return ranks.get(model, len(ranks)), list_models().index(model_entry(model).name), model
 
 
-def _read(folder: RunFolder) -> Run:
-    model_entry(folder.description["model"])  # raises for a network that there is not
-    result, predictions = folder.result, None
-    if result is not None and (folder.path / "predictions.npz").is_file():
-        kept, protocol = folder.predictions(), headline(result)[0]
-        if protocol not in kept:
-            raise damaged(folder.path / "predictions.npz", f"it has no {protocol}")
-        predictions = kept["labels"].astype(np.int64), kept[protocol].astype(np.int64)
-    return Run(folder, folder.description, result, tuple(folder.history()), predictions)
+def _read(folder: RunFolder) -> ReportedRun:
+    run, result = folder.run, folder.result
+    model_entry(run.model)  # raises for an unknown network
+    record = None if result is None else folder.record()
+    predictions = None if result is None else folder.predictions(result.protocol)
+    return ReportedRun(folder, run, record, folder.history(), predictions)
 
 
-def common_folder(runs: Sequence[Run]) -> Path:
-    """The deepest folder that holds all runs."""
+def common_folder(runs: Sequence[ReportedRun]) -> Path:
+    """Return the deepest folder that holds all runs."""
     return Path(os.path.commonpath([run.folder.path.resolve() for run in runs]))

@@ -22,7 +22,7 @@ from coattend.report.curves import (
 )
 from coattend.report.envelope import Envelope, co_occurrence, envelope_figure
 from coattend.report.matrix_figure import has_matrices, matrices_figure
-from coattend.report.runs import Contest, Run
+from coattend.report.runs import Contest, ReportedRun
 from coattend.report.style import inline_svg, save
 from coattend.report.tables import (
     AngleLine,
@@ -49,7 +49,7 @@ MEASURES = {"valid_accuracy": "validation error in percent", "train_loss": "trai
 class PicturedNetwork:
     """A trained network that the report draws, with the data it was trained on."""
 
-    run: Run
+    run: ReportedRun
     trained: Classifier
     data: Dataset
 
@@ -97,11 +97,14 @@ class LearningSection:
 
 def learning_section(contest: Contest, gallery: Gallery) -> LearningSection:
     """Draw validation error and training loss of every run of a contest."""
-    histories = {contestant.model: [run.history for run in contestant.runs] for contestant in contest.contestants}
     charts = []
     for measure, label in MEASURES.items():
-        scale = "logarithmic" if is_logarithmic(histories, measure) else "linear"
-        svg = gallery.add(learning_figure(histories, measure, label), f"learning_{measure}", f"{label} by epoch")
+        curves = {
+            contestant.model: [[getattr(epoch, measure) for epoch in run.history] for run in contestant.runs]
+            for contestant in contest.contestants
+        }
+        scale = "logarithmic" if is_logarithmic(curves, measure) else "linear"
+        svg = gallery.add(learning_figure(curves, measure, label), f"learning_{measure}", f"{label} by epoch")
         charts.append(Chart(svg, f"{label.capitalize()} after each epoch; one line per run, {scale} scale."))
     return LearningSection(f"{contest.data}, recipe {contest.recipe}", tuple(charts))
 
@@ -247,7 +250,7 @@ def envelope_sections(
             for data in datasets[network.run.folder.path] or [network.data]
         }
         rows = by_data.setdefault(tuple(envelopes), {})
-        name = network.model if network.model not in rows else f"{network.model} ({network.run.recipe['name']})"
+        name = network.model if network.model not in rows else f"{network.model} ({network.run.run.recipe.full_name})"
         rows[name] = envelopes
     sections = []
     for names, rows in by_data.items():

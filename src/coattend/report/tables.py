@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coattend.groups import FiniteGroup
 from coattend.report.envelope import Envelope
-from coattend.report.runs import Contest, Contestant, Run
+from coattend.report.runs import Contest, Contestant, ReportedRun
 from coattend.report.views import pose_name
 from coattend.train.recipe import FIELDS
 
@@ -75,7 +75,7 @@ def error_table(contest: Contest) -> ErrorTable:
 
 def _error_line(contestant: Contestant) -> ErrorLine:
     finished = [run.seed for run in contestant.runs if run.result is not None]
-    parameters, seeds = f"{contestant.runs[0].description['parameters']:,}", str(len(finished))
+    parameters, seeds = f"{contestant.runs[0].run.parameters:,}", str(len(finished))
     row = contestant.row
     if row is None:
         return ErrorLine(contestant.model, parameters, seeds)
@@ -175,9 +175,9 @@ class EquivarianceTable:
     recorded: str
 
 
-def equivariance_table(run: Run, group: FiniteGroup, errors: Mapping[int, float]) -> EquivarianceTable:
+def equivariance_table(run: ReportedRun, group: FiniteGroup, errors: Mapping[int, float]) -> EquivarianceTable:
     """Return the table of a run's network with the errors that were measured now."""
-    recorded = None if run.result is None else run.result["equivariance_error"]
+    recorded = None if run.result is None else run.result.equivariance_error
     return EquivarianceTable(
         run.model,
         group.name,
@@ -243,19 +243,19 @@ class RecipeTable:
 def recipe_table(contest: Contest) -> RecipeTable:
     """Return how the runs of a contest were made."""
     runs = [run for contestant in contest.contestants for run in contestant.runs]
-    versions = runs[0].description["versions"]
+    versions = runs[0].run.versions
     return RecipeTable(
         contest.data,
         contest.recipe,
         contest.provenance,
         ", ".join(f"{name} {version}" for name, version in versions.items()),
-        tuple(run.command() for run in runs),
-        tuple((key, _field(value)) for key, value in runs[0].recipe.items() if key in FIELDS),
+        tuple(run.run.command for run in runs),
+        tuple((key, _field(getattr(runs[0].run.recipe, key))) for key in FIELDS),
     )
 
 
 def _field(value: object) -> str:
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
 from coattend._terminal import console
+from coattend.train.run import Epoch
 
 
 class Board:
@@ -34,13 +34,13 @@ class Board:
             except OSError as failed:
                 self._give_up(failed)
 
-    def add(self, line: dict[str, Any]) -> None:
+    def add(self, epoch: Epoch) -> None:
         """Write what an epoch measured."""
         if self.writer is None:
             return
         try:
-            for key, value in line.items():
-                self.writer.add_scalar(key, value, line["epoch"])
+            for key, value in epoch.to_dict().items():
+                self.writer.add_scalar(key, value, epoch.epoch)
         except OSError as error:
             self._give_up(error)
 

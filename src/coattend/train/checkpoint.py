@@ -6,6 +6,8 @@ import hashlib
 import io
 import pickle
 import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import torch
 from torch import Tensor
 
 from coattend.models.records import COUNT, NUMBER, TABLE, RunError, checked
+from coattend.train.run import Best
 
-MARK = b"coattend checkpoint, sha256 "  # files without it are of versions that kept no digest
+MARK = b"coattend checkpoint, sha256 "  # files of versions that kept no digest do not have it
 ZIP = b"PK\x03\x04"
 STATE = {"model": TABLE, "optimizer": TABLE, "epoch": COUNT, "metrics_bytes": COUNT}
 # what torch.load, and putting its result to use, raise on damaged files
@@ -23,37 +26,59 @@ DAMAGE = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexEr
 BEST = {"epoch": COUNT, "accuracy": NUMBER, "loss": NUMBER}
 
 
-def checkpoint_content(state: dict[str, Any]) -> bytes:
-    """Return the file: a line with the digest of the rest, then what torch.save writes."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after an epoch.
+
+    - model, optimizer: state dictionaries
+    - relative: the relative poses of restricted layers
+    - metrics_bytes: the length of metrics.jsonl at this moment
+    """
+
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Any]
+    epoch: int
+    best: Best | None
+    relative: Mapping[str, tuple[int, ...]]
+    metrics_bytes: int
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        best = None if self.best is None else {key: getattr(self.best, key) for key in BEST}
+        return checkpoint_bytes({**plain, "best": best})
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Read a file that :meth:`to_bytes` made, or one of versions that kept no digest."""
+        content = path.read_bytes()
+        if content.startswith(MARK):
+            line, _, content = content.partition(b"\n")
+            if line != MARK + hashlib.sha256(content).hexdigest().encode():
+                raise damaged_checkpoint(path)
+        if not content.startswith(ZIP):
+            raise damaged_checkpoint(path)
+        try:
+            state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+            checked(path, state, STATE)
+            checked(path, state["model"], dict.fromkeys(state["model"], ("a tensor", _is_tensor)))
+            checked(path, state, {"relative": TABLE}, optional=True)
+            best = None if state["best"] is None else Best(**checked(path, state["best"], BEST))
+            return cls(**{"relative": {}, **state, "best": best})
+        except DAMAGE as error:
+            raise damaged_checkpoint(path) from error
+
+
+def checkpoint_bytes(state: Mapping[str, Any]) -> bytes:
+    """Return a line with the digest of the rest, then what torch.save writes."""
     content = io.BytesIO()
-    torch.save(state, content)
+    torch.save(dict(state), content)
     body = content.getvalue()
     return MARK + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read what :func:`checkpoint_content` made, or a file of versions that kept no digest."""
-    content = path.read_bytes()
-    if content.startswith(MARK):
-        line, _, content = content.partition(b"\n")
-        if line != MARK + hashlib.sha256(content).hexdigest().encode():
-            raise damaged_checkpoint(path)
-    if not content.startswith(ZIP):
-        raise damaged_checkpoint(path)
-    try:
-        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-        checked(path, state, STATE)
-        checked(path, state["model"], dict.fromkeys(state["model"], ("a tensor", _is_tensor)))
-        checked(path, state, {"relative": TABLE}, optional=True)
-        if state["best"] is not None:
-            checked(path, state["best"], BEST)
-    except DAMAGE as error:
-        raise damaged_checkpoint(path) from error
-    return dict(state)
-
-
 def damaged_checkpoint(path: Path) -> RunError:
-    """Make the error for a checkpoint that cannot be used."""
+    """Return the error for a checkpoint that cannot be used."""
     return RunError(f"{path} is damaged; move it away to start from the first epoch.")
 
 

@@ -1,75 +1,29 @@
-"""Train several networks side by side, and say whether one is better, by how much, and how sure that is."""
+"""Train several networks side by side and compare each with the first."""
 
 from __future__ import annotations
 
 import json
-import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from coattend._files import write_atomically
 from coattend._terminal import say
-from coattend.models.records import damaged
 from coattend.train.loop import train
-from coattend.train.outcome import headline
 from coattend.train.processes import is_first
 from coattend.train.recipe import Recipe, changed
 from coattend.train.recipes import get_recipe
+from coattend.train.row import Row, difference, paired
 from coattend.train.run_folder import InUseError, RunFolder
 
-CONFIDENCE = 0.95
-RESAMPLES = 10_000
-WAIT = 5.0  # seconds between looks at runs that other processes train
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Error of one network minus that of another, in percentage points, with a 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    method: str
-
-    @property
-    def verdict(self) -> str:
-        """In one word."""
-        return "better" if self.high < 0 else "worse" if self.low > 0 else "undecided"
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}] {self.verdict}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One network of a comparison."""
-
-    model: str
-    parameters: int
-    errors: tuple[float, ...]
-    protocol: str
-    seconds_per_epoch: float
-    against_first: Difference | None
-
-    @property
-    def mean(self) -> float:
-        """Mean test error in percent."""
-        return statistics.fmean(self.errors)
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation over seeds; None with one seed."""
-        return statistics.stdev(self.errors) if len(self.errors) > 1 else None
+WAIT = 5.0  # seconds between attempts at runs that other processes train
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found."""
+    """Networks trained by one recipe with the same seeds: a row each, compared with the first."""
 
     recipe: str
     data: str
@@ -77,6 +31,11 @@ class Comparison:
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     folders: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of comparison.json."""
+        names = ("recipe", "data", "provenance", "seeds", "folders")
+        return {**{name: getattr(self, name) for name in names}, "rows": [row.to_dict() for row in self.rows]}
 
 
 def compare(
@@ -87,9 +46,11 @@ def compare(
     *,
     data: str | None = None,
     settings: Sequence[str] = (),
-    **placement: Any,
+    accelerator: str = "auto",
+    devices: int = 1,
+    nodes: int = 1,
 ) -> Comparison | None:
-    """Train every model with every seed, resuming what is there; the others are measured against the first.
+    """Train every model with every seed, continuing what is there, and compare the others with the first.
 
     In training by several processes, only the first returns the comparison; the others return None.
     """
@@ -99,42 +60,35 @@ def compare(
         raise ValueError(f"compare expects models and seeds without repetition, got {list(models)} and {list(seeds)}.")
     root = Path(root)
     recipes = {model: changed(get_recipe(recipe_name, model, data), settings) for model in models}
-    found = _train_all([(model, seed) for model in models for seed in seeds], recipes, root, placement)
-    results = {model: [found[model, seed] for seed in seeds] for model in models}
-    folders = {model: [RunFolder.of(root, model, recipes[model], seed) for seed in seeds] for model in models}
+    jobs = [(model, seed) for model in models for seed in seeds]
+
+    def train_one(model: str, recipe: Recipe, seed: int) -> None:
+        train(model, recipe, seed, root, accelerator=accelerator, devices=devices, nodes=nodes)
+
+    _train_all(jobs, recipes, train_one)
     if not is_first():
         return None
-    first = models[0]
-    rows = tuple(
-        Row(
-            model,
-            results[model][0]["parameters"],
-            tuple(headline(result)[1] for result in results[model]),
-            headline(results[model][0])[0],
-            statistics.median(result["seconds_per_epoch"] for result in results[model]),
-            None if model == first else difference(folders[first], folders[model]),
-        )
-        for model in models
-    )
-    sample = results[first][0]
+    folders = {model: [RunFolder.of(root, model, recipes[model], seed) for seed in seeds] for model in models}
+    rows = [Row(tuple(folder.record() for folder in folders[model])) for model in models]
+    first, *others = rows
+    compared = (first, *(replace(row, against_first=difference(paired(first, row))) for row in others))
     paths = tuple(str(folder.path) for model in models for folder in folders[model])
-    shown = Path(sample["data"]).name
-    comparison = Comparison(sample["recipe"], shown, sample["provenance"], tuple(seeds), rows, paths)
-    write_atomically(root / "comparison.json", (json.dumps(asdict(comparison), indent=1) + "\n").encode())
+    kind = first.kind
+    comparison = Comparison(kind.recipe_name, Path(kind.data).name, kind.provenance, tuple(seeds), compared, paths)
+    write_atomically(root / "comparison.json", (json.dumps(comparison.to_dict(), indent=1) + "\n").encode())
     return comparison
 
 
 def _train_all(
-    jobs: Sequence[tuple[str, int]], recipes: dict[str, Recipe], root: Path, placement: dict[str, Any]
-) -> dict[tuple[str, int], dict[str, Any]]:
+    jobs: Sequence[tuple[str, int]], recipes: Mapping[str, Recipe], train_one: Callable[[str, Recipe, int], None]
+) -> None:
     """Train every model with every seed; runs that another process is training come last."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
     waiting, told = list(jobs), False
     while waiting:
         before, waiting = waiting, []
         for model, seed in before:
             try:
-                found[model, seed] = train(model, recipes[model], seed, root, **placement)
+                train_one(model, recipes[model], seed)
             except InUseError:
                 waiting.append((model, seed))
         if waiting == before:
@@ -142,49 +96,3 @@ def _train_all(
                 say(f"waiting for runs that other processes train: {', '.join(f'{m} seed {n}' for m, n in waiting)}")
             told = True
             time.sleep(WAIT)
-    return found
-
-
-def difference(base: Sequence[RunFolder], other: Sequence[RunFolder]) -> Difference:
-    """Paired over seeds; with one seed, a bootstrap over the test images."""
-    pairs = [(_result(a), _result(b)) for a, b in zip(base, other, strict=True)]
-    deltas = [headline(b)[1] - headline(a)[1] for a, b in pairs]
-    if len(deltas) > 1:
-        return over_seeds(deltas)
-    base_wrong, other_wrong = wrong_images(base[0]), wrong_images(other[0])
-    if len(base_wrong) != len(other_wrong):
-        counts = f"it has {len(other_wrong)} test images, {base[0].path / 'predictions.npz'} has {len(base_wrong)}"
-        raise damaged(other[0].path / "predictions.npz", counts)
-    return over_images(base_wrong, other_wrong)
-
-
-def over_seeds(deltas: Sequence[float]) -> Difference:
-    """Student's interval for the mean of paired differences."""
-    from scipy import stats  # type: ignore[import-untyped]
-
-    mean, error = statistics.fmean(deltas), statistics.stdev(deltas) / len(deltas) ** 0.5
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(deltas) - 1)) * error
-    return Difference(mean, mean - reach, mean + reach, f"paired over {len(deltas)} seeds")
-
-
-def over_images(base_wrong: np.ndarray, other_wrong: np.ndarray) -> Difference:
-    """Percentile interval of the difference under resampling of the test images."""
-    delta = 100.0 * (other_wrong.astype(np.int8) - base_wrong.astype(np.int8))
-    values, counts = np.unique(delta, return_counts=True)
-    draws = np.random.default_rng(0).multinomial(len(delta), counts / len(delta), size=RESAMPLES)
-    low, high = np.quantile(draws @ values / len(delta), [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
-    return Difference(float(delta.mean()), float(low), float(high), "one seed: bootstrap over test images")
-
-
-def _result(folder: RunFolder) -> dict[str, Any]:
-    result = folder.result
-    assert result is not None
-    return result
-
-
-def wrong_images(folder: RunFolder) -> np.ndarray:
-    """Which test images a finished run's network reads wrongly, at the epoch of its headline."""
-    arrays, protocol = folder.predictions(), headline(_result(folder))[0]
-    if protocol not in arrays:
-        raise damaged(folder.path / "predictions.npz", f"it has no {protocol}")
-    return np.asarray(arrays[protocol] != arrays["labels"])

@@ -19,9 +19,9 @@ from coattend.equivariance import equivariance_error
 from coattend.models import EquivariantNetwork, exactness_line, read_model_file
 from coattend.models.classifier import Classifier, check_finite, load_trained, weights_file
 from coattend.models.prediction import write_csv
+from coattend.models.records import RunError
 from coattend.nn.observe import evaluating
 from coattend.train.batches import Examples
-from coattend.train.run_folder import RunError
 
 EXACT = 1e-4  # the largest equivariance error, in float32, that rounding explains
 BATCH = 500

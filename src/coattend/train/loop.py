@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ import torch
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from coattend.data import Dataset, load_data, make_augmentation
+from coattend.data import Dataset, Preprocessing, load_data, make_augmentation
 from coattend.models import (
     EquivariantNetwork,
     create_model,
@@ -24,20 +25,20 @@ from coattend.models import (
     restricted,
     restricted_poses,
 )
+from coattend.models.classifier import Classifier
 from coattend.nn import GroupBatchNorm2d
 from coattend.nn.observe import estimate_norm_statistics
 from coattend.train.batches import SEEDS, prepare
 from coattend.train.board import Board
-from coattend.train.checkpoint import DAMAGE, damaged_checkpoint
+from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
 from coattend.train.divergence import check_outcome, check_weights
 from coattend.train.evaluate import evaluate, network_error
-from coattend.train.identity import is_named, located
 from coattend.train.optimizer import make_optimizer
-from coattend.train.outcome import outcome, save_predictions, save_trained
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
 from coattend.train.progress import TrainingProgress
 from coattend.train.recipe import Recipe
 from coattend.train.restriction import drop_poses, poses_due
+from coattend.train.run import Best, Epoch, Result, absolute_path, is_named, summarize
 from coattend.train.run_folder import RunFolder
 from coattend.train.step import train_epoch
 
@@ -52,13 +53,13 @@ def train(
     accelerator: str = "auto",
     devices: int = 1,
     nodes: int = 1,
-) -> dict[str, Any]:
-    """Train, or go on training, or return what came out if it is trained already.
+) -> Result:
+    """Train a network, or continue a training that was stopped, or return the result of one that is finished.
 
-    The run's folder below ``root`` is called after data, network and recipe, or, shorter, ``name``.
+    The run's folder below ``root`` is called after data, network and recipe, or ``name``.
 
-    A run that was stopped at any moment and is started again ends bit-identical, on a CPU, to one that never was: every
-    epoch draws its randomness from seed and epoch alone, and a run goes on from the last whole epoch.
+    A run that was stopped at any moment and is started again ends bit-identical, on a CPU, to one that was not: every
+    epoch draws its randomness from seed and epoch alone, and a run continues from the last whole epoch.
     """
     model_entry(model_name)
     if not isinstance(recipe, Recipe):
@@ -66,7 +67,7 @@ def train(
     if not isinstance(root, (str, Path)):
         raise ValueError(f"train expects the folder for its runs as a path, got {root!r}.")
     check_seed(seed)
-    recipe = replace(recipe, data=located(recipe.data))
+    recipe = replace(recipe, data=absolute_path(recipe.data))
     folder = RunFolder.of(root, model_name, recipe, seed, name)
     with ExitStack() as stack:
         # -- processes, data, network: only the first process touches the run folder -----------------------------------
@@ -75,15 +76,15 @@ def train(
         stack.enter_context(lost_processes_named())
         stack.enter_context(folder.writing())
 
-        def finished(data: Dataset | None) -> dict[str, Any] | None:
+        def finished(data: Dataset | None) -> Result | None:
             result = folder.result
-            if result is not None:
-                folder.check_same(model_name, recipe, seed, data)
-                folder.drop_checkpoint()
-                result["was_finished"] = True
-            return result
+            if result is None:
+                return None
+            folder.check_same(model_name, recipe, seed, data)
+            folder.drop_checkpoint()
+            return replace(result, was_finished=True)
 
-        # Own images are read before a result is believed: another folder may have the same name.
+        # A user's images are read before a result is returned: another folder may have the same name.
         if is_named(recipe.data) and (result := by_first(fabric, lambda: finished(None))) is not None:
             return result
         data = together(fabric, lambda: load_data(recipe.data, size=recipe.size, fit=recipe.fit))
@@ -100,9 +101,12 @@ def train(
             return result
         by_first(fabric, lambda: folder.describe(model_name, recipe, seed, data, parameters, fabric.device))
 
-        # -- where to go on --------------------------------------------------------------------------------------------
+        def save(path: Path, network: EquivariantNetwork) -> None:
+            save_weights(path, network, prepared.preprocessing, recipe, data)
+
+        # -- where to continue -----------------------------------------------------------------------------------------
         state = by_first(fabric, folder.load_checkpoint)
-        first_epoch, best = (0, None) if state is None else (state["epoch"] + 1, state["best"])
+        first_epoch, best = (0, None) if state is None else (state.epoch + 1, state.best)
         try:
             network, plain_optimizer = restored(network, recipe, state)
         except DAMAGE as error:
@@ -132,57 +136,58 @@ def train(
             check_weights(network, recipe, epoch)
             trained = time.perf_counter() - started
 
-            # -- look --------------------------------------------------------------------------------------------------
-            line: dict[str, Any] = {
-                "epoch": epoch,
-                "lr": optimizer.param_groups[0]["lr"],
-                "train_loss": float(losses.compute()),
-                "train_accuracy": float(accuracies.compute()),
-            }
+            # -- evaluate ----------------------------------------------------------------------------------------------
+            valid, test_accuracy = None, None
             if recipe.reestimate_norms and recipe.is_due(epoch, recipe.test_every or recipe.epochs):
                 estimate_norm_statistics(network, prepared.train.images.split(recipe.batch))
             if len(prepared.valid):
                 valid = evaluate(fabric, model, prepared.valid)
-                line |= {"valid_loss": valid.loss, "valid_accuracy": valid.accuracy}
-                if best is None or (valid.accuracy, -valid.loss) > (best["accuracy"], -best["loss"]):
-                    best = {"epoch": epoch, "accuracy": valid.accuracy, "loss": valid.loss}
-                    by_first(
-                        fabric,
-                        lambda: save_trained(network, folder.best_weights, prepared.preprocessing, recipe, data),  # noqa: B023
-                    )
-            if recipe.keep_poses < 1:
-                line["relative_poses"] = sum(len(layer.relative) for layer in group_convolutions(network).values())
+                if best is None or (valid.accuracy, -valid.loss) > (best.accuracy, -best.loss):
+                    best = Best(epoch, valid.accuracy, valid.loss)
+                    by_first(fabric, lambda: save(folder.best_weights, network))  # noqa: B023 (called at once)
             if recipe.is_due(epoch, recipe.test_every):
-                line["test_accuracy"] = evaluate(fabric, model, prepared.test).accuracy
-            if recipe.is_due(epoch, recipe.equivariance_every):
-                line["equivariance_error"] = network_error(network, prepared.test)
+                test_accuracy = evaluate(fabric, model, prepared.test).accuracy
+            equivariance_due = recipe.is_due(epoch, recipe.equivariance_every)
 
-            # -- keep --------------------------------------------------------------------------------------------------
-            seconds = time.perf_counter() - started
-            line |= {"seconds": seconds, "images_per_second": len(prepared.train) / trained, "time": time.time()}
+            # -- record ------------------------------------------------------------------------------------------------
+            layers = group_convolutions(network).values()
+            measured = Epoch(
+                epoch=epoch,
+                lr=optimizer.param_groups[0]["lr"],
+                train_loss=float(losses.compute()),
+                train_accuracy=float(accuracies.compute()),
+                valid_loss=None if valid is None else valid.loss,
+                valid_accuracy=None if valid is None else valid.accuracy,
+                relative_poses=sum(len(layer.relative) for layer in layers) if recipe.keep_poses < 1 else None,
+                test_accuracy=test_accuracy,
+                equivariance_error=network_error(network, prepared.test) if equivariance_due else None,
+                seconds=time.perf_counter() - started,
+                images_per_second=len(prepared.train) / trained,
+                time=time.time(),
+            )
             if board is not None:
-                board.add(line)
-            checkpoint = {
-                "model": network.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "epoch": epoch,
-                "best": best,
-                "relative": restricted_poses(network),
-            }
-            by_first(fabric, lambda: folder.keep_epoch(line, checkpoint))  # noqa: B023 (called at once)
-            progress.epoch(line)
+                board.add(measured)
+            checkpoint = Checkpoint(
+                network.state_dict(), optimizer.state_dict(), epoch, best, restricted_poses(network), metrics_bytes=0
+            )
+            by_first(fabric, lambda: folder.finish_epoch(measured, checkpoint))  # noqa: B023 (called at once)
+            progress.epoch(measured)
 
         # -- what came out ---------------------------------------------------------------------------------------------
         at_end, chosen = evaluate(fabric, model, prepared.test), None
         check_outcome(at_end.loss, recipe)
-        by_first(fabric, lambda: save_trained(network, folder.last_weights, prepared.preprocessing, recipe, data))
+        by_first(fabric, lambda: save(folder.last_weights, network))
         if best is not None:
             network.load_state_dict(by_first(fabric, lambda: read_model_file(folder.best_weights)[1]))
             chosen = evaluate(fabric, model, prepared.test)
 
-        def finish() -> dict[str, Any]:
-            save_predictions(folder, prepared.test.labels, at_end, chosen)
-            result = outcome(folder, recipe, at_end, chosen, best) | {"parameters": count_parameters(network)}
+        def finish() -> Result:
+            chosen_classes = {} if chosen is None else {"valid": chosen.predictions.numpy()}
+            labels = prepared.test.labels.cpu().numpy()
+            folder.write_predictions(labels=labels, last=at_end.predictions.numpy(), **chosen_classes)
+            errors = at_end.error, None if chosen is None else chosen.error
+            run = replace(folder.run, recipe=recipe)
+            result = summarize(run, count_parameters(network), folder.history(), *errors, best)
             folder.finish(result)
             return result
 
@@ -190,16 +195,24 @@ def train(
 
 
 def restored(
-    network: EquivariantNetwork, recipe: Recipe, state: dict[str, Any] | None
+    network: EquivariantNetwork, recipe: Recipe, state: Checkpoint | None
 ) -> tuple[EquivariantNetwork, torch.optim.Optimizer]:
     """Return the network and the recipe's optimizer as they were when the state was saved, or new without a state."""
     if state is None:
         return network, make_optimizer(network, recipe)
-    network = restricted(network, state.get("relative", {}))
+    network = restricted(network, state.relative)
     optimizer = make_optimizer(network, recipe)
-    network.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    network.load_state_dict(dict(state.model))
+    optimizer.load_state_dict(dict(state.optimizer))
     return network, optimizer
+
+
+def save_weights(
+    path: Path, network: EquivariantNetwork, preprocessing: Preprocessing, recipe: Recipe, data: Dataset
+) -> None:
+    """Write the network with its preprocessing, classes and recipe."""
+    metadata = {"recipe": json.dumps(recipe.to_dict())}
+    Classifier(network, preprocessing, data.classes, data.image_shape, data.provenance, recipe.fit, metadata).save(path)
 
 
 def check_seed(seed: int) -> None:

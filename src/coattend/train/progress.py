@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coattend._terminal import console
+from coattend.train.run import Epoch
 
 FIGURES = 60  # columns for all but the title: a short bar, epoch, loss, speed and the time left
 
@@ -59,9 +59,13 @@ class TrainingProgress:
         figures = f"epoch {epoch + 1}/{self.epochs}  loss {self.loss:.3f}  {self.speed:,.0f} img/s"
         self.bar.update(self.task, completed=epoch + fraction, figures=figures)
 
-    def epoch(self, line: dict[str, Any]) -> None:
-        """Say what an epoch brought; in a terminal, above the bar."""
-        parts = [key for key in ("train", "valid", "test") if f"{key}_accuracy" in line]
-        accuracies = "".join(f"  {key} {line[f'{key}_accuracy']:.2%}" for key in parts)
-        text = f"epoch {line['epoch'] + 1}/{self.epochs}  loss {line['train_loss']:.4f}{accuracies}"
-        self.console.print(f"{self.title}  {text}  {line['seconds']:.1f} s", soft_wrap=True)
+    def epoch(self, measured: Epoch) -> None:
+        """Print what an epoch measured; in a terminal, above the bar."""
+        parts = (
+            ("train", measured.train_accuracy),
+            ("valid", measured.valid_accuracy),
+            ("test", measured.test_accuracy),
+        )
+        accuracies = "".join(f"  {name} {value:.2%}" for name, value in parts if value is not None)
+        text = f"epoch {measured.epoch + 1}/{self.epochs}  loss {measured.train_loss:.4f}{accuracies}"
+        self.console.print(f"{self.title}  {text}  {measured.seconds:.1f} s", soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -54,7 +54,7 @@ class Recipe:
     - explode: a loss beyond this stops the run as diverged
     - keep_poses: share of the relative poses that every group convolution ends with; they drop out in equal steps
       before the epochs at drop_poses_at, fractions of all epochs, and only epochs after the last step count as best
-    - settings: the ``field=value`` texts by which :func:`changed` made it out of a named recipe
+    - settings: the ``field=value`` texts by which :func:`changed` made it from the recipe called ``name``
     """
 
     name: str
@@ -109,6 +109,11 @@ class Recipe:
         if self.optimizer == "nesterov" and self.momentum == 0:
             raise ValueError("momentum must be above 0 for the optimizer nesterov, got 0; or choose sgd.")
 
+    @property
+    def full_name(self) -> str:
+        """The name with all settings, which run folders are called after."""
+        return "+".join((self.name, *self.settings))
+
     def learning_rate_factor(self, step: int, steps: int) -> float:
         """What the schedule multiplies the learning rate by in this step of so many."""
         progress = step / steps
@@ -129,19 +134,25 @@ class Recipe:
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
 
     @staticmethod
-    def from_dict(values: dict[str, Any]) -> Recipe:
-        """The inverse of :meth:`to_dict`."""
+    def from_dict(values: Mapping[str, Any]) -> Recipe:
+        """Return the inverse of :meth:`to_dict`; a missing field has its default."""
         plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        return Recipe(**plain)
+        unknown = sorted(set(plain) - {field.name for field in fields(Recipe)})
+        if unknown:
+            raise ValueError(f"a recipe has no field {', '.join(unknown)}; expected a recipe of this version or older.")
+        name, settings = plain.get("name"), plain.get("settings", ())
+        if isinstance(name, str) and _is_of(settings, tuple[str, ...]):
+            plain["name"], plain["settings"] = split_name(name, settings)
+        return Recipe(**{"name": None, **plain})
 
 
 FIELDS = tuple(field.name for field in fields(Recipe) if field.name not in ("name", "settings"))
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """The recipe with fields changed by ``field=value`` texts; its name tells what was changed, in one order.
+    """Return the recipe with fields changed by ``field=value`` texts, which it keeps in alphabetical order.
 
-    >>> changed(Recipe("quick"), ["epochs=3", "augmentation=rotate,flips"]).name
+    >>> changed(Recipe("quick"), ["epochs=3", "augmentation=rotate,flips"]).full_name
     'quick+augmentation=rotate,flips+epochs=3'
     """
     hints = get_type_hints(Recipe)
@@ -155,20 +166,28 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
             hint = did_you_mean(key, FIELDS)
             raise ValueError(f"a recipe has no field {key!r}{hint}; its fields are {', '.join(FIELDS)}.")
         values[key] = _parsed(key, text, hints[key])
-    own, kept = settings_of(recipe.name)[0], tuple(texts[key] for key in sorted(texts))
-    return replace(recipe, **values, name="+".join((own, *kept)), settings=kept)
+    return replace(recipe, **values, settings=tuple(texts[key] for key in sorted(texts)))
 
 
-def settings_of(name: str) -> tuple[str, list[str]]:
-    """Split a name that :func:`changed` made into the recipe's own name and the settings.
+def split_name(name: str, settings: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return a recipe's own name and its settings in alphabetical order, from what a file has.
 
-    For what was kept before the settings were; a plus sign is part of a value unless a field follows it.
+    Files of earlier versions have the settings in the name too, the oldest only there.
+    """
+    own, named = settings_of(name)
+    return (own, tuple(sorted(named))) if not settings else (own, tuple(sorted(settings)))
+
+
+def settings_of(name: str) -> tuple[str, tuple[str, ...]]:
+    """Split a name such as earlier versions kept, and folders still have, into the recipe's own name and the settings.
+
+    A plus sign is part of a value unless a field follows it.
 
     >>> settings_of("house+epochs=3+train_on=train+valid")
-    ('house', ['epochs=3', 'train_on=train+valid'])
+    ('house', ('epochs=3', 'train_on=train+valid'))
     """
     own, *settings = re.split(rf"\+(?=(?:{'|'.join(FIELDS)})=)", name)
-    return own, settings
+    return own, tuple(settings)
 
 
 def _is_of(value: Any, kind: Any) -> bool:

@@ -172,8 +172,8 @@ def get_recipe(name: str, model: str | None = None, data: str | None = None) -> 
         raise ValueError(f"unknown recipe {name!r}{did_you_mean(name, NAMES)}; available: {', '.join(NAMES)}.")
     recipe = _paper_recipe(model) if name == "paper" else SHARED[name]
     if model is not None and name != "paper":
-        fields = getattr(model_entry(model), "recipe", ())
-        recipe = replace(changed(recipe, fields), name=recipe.name, settings=recipe.settings)
+        fields = model_entry(model).recipe
+        recipe = replace(changed(recipe, fields), settings=recipe.settings)
     return recipe if data is None else replace(recipe, data=data)
 
 

@@ -1,16 +1,17 @@
-"""The folder of one run: what it is, how far it came, what came out; safe against kills and second processes."""
+"""The folder of one run: its one reader and writer, safe against kills and second processes."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,21 @@ from typing import Any
 import filelock
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from coattend._files import remove_unfinished, write_atomically
 from coattend.data import Dataset
 from coattend.models.classifier import BEST, LAST
-from coattend.models.records import RunError as RunError
-from coattend.train.checkpoint import checkpoint_content, read_checkpoint
-from coattend.train.identity import data_digest, differences
-from coattend.train.recipe import Recipe, settings_of
-from coattend.train.run_files import read_description, read_history, read_predictions, read_result
+from coattend.models.records import RunError, damaged
+from coattend.train.checkpoint import Checkpoint
+from coattend.train.predictions import read_predictions
+from coattend.train.recipe import Recipe, split_name
+from coattend.train.record import Record, record_of
+from coattend.train.run import Epoch, Result, Run, digest_of, read_history
 from coattend.version import __version__
 
-FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST,
-         "predictions.npz")  # fmt: skip
+PREDICTIONS = "predictions.npz"
+FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST, PREDICTIONS)
 LONGEST = 120  # bytes of a folder's name that is made of other names; file systems allow 255
 WALL_CLOCK = ("seconds", "images_per_second", "time")  # the fields that may differ between two equal runs
 PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
@@ -41,7 +44,7 @@ class InUseError(RunError):
 
 
 def arithmetic(device: torch.device) -> str:
-    """What the last bits of a sum depend on, and after some epochs the errors too."""
+    """Return what the last bits of a sum depend on, and after some epochs the errors too."""
     if device.type == "cpu":
         instructions = torch.backends.cpu.get_cpu_capability()
         processor = f"{platform.machine()} {instructions}, {torch.get_num_threads()} threads"
@@ -58,14 +61,14 @@ class RunFolder:
 
     @staticmethod
     def of(root: str | Path, model: str, recipe: Recipe, seed: int, name: str | None = None) -> RunFolder:
-        """Where the run of a model by a recipe with a seed is below ``root``: in its own words, or under ``name``."""
+        """Return the folder of a run below ``root``: called after data, model and recipe, or ``name``."""
         if name is not None:
             if not re.fullmatch(r"[\w.,=+-]+", name) or set(name) == {"."} or len(name.encode()) > LONGEST:
                 raise RunError(
                     f"a run's name may have letters, digits and . , = + - _, at most {LONGEST} in all; got {name!r}."
                 )
             return RunFolder(Path(root, name, f"seed{seed}"))
-        parts = (Path(recipe.data).name, model, recipe.name)
+        parts = (Path(recipe.data).name, model, recipe.full_name)
         path = Path(root, *map(_bounded, parts), f"seed{seed}")
         return RunFolder(path if path.is_dir() else _older_spelling(Path(root), parts, seed) or path)
 
@@ -90,23 +93,38 @@ class RunFolder:
         return self.path / BEST
 
     @property
-    def result(self) -> dict[str, Any] | None:
-        """What came out, if the run is finished."""
-        path = self.path / "result.json"
-        return read_result(path) if path.is_file() else None
+    def run(self) -> Run:
+        """What the run is: model, recipe, seed, data, versions."""
+        return Run.read(self.path / "run.json")
 
     @property
-    def description(self) -> dict[str, Any]:
-        """What the run is: model, recipe, seed, provenance, versions."""
-        return read_description(self.path / "run.json")
+    def result(self) -> Result | None:
+        """What came out; None if the run is not finished."""
+        path = self.path / "result.json"
+        return Result.read(path) if path.is_file() else None
 
-    def history(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl."""
-        return read_history(self.metrics) if self.metrics.is_file() else []
+    def history(self) -> tuple[Epoch, ...]:
+        """Return what was measured after every epoch."""
+        return read_history(self.metrics) if self.metrics.is_file() else ()
 
-    def predictions(self) -> dict[str, np.ndarray]:
-        """Labels and predicted classes of the test images, by protocol."""
-        return read_predictions(self.path / "predictions.npz")
+    def predictions(self, protocol: str) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return labels and predicted classes of the test images, after the epoch of a protocol, if they were kept."""
+        path = self.path / PREDICTIONS
+        if not path.is_file():
+            return None
+        arrays = read_predictions(path)
+        if protocol not in arrays:
+            raise damaged(path, f"it has no {protocol}")
+        return arrays["labels"].astype(np.int64), arrays[protocol].astype(np.int64)
+
+    def record(self) -> Record:
+        """Return a finished run as tables use it."""
+        result = self.result
+        if result is None:
+            raise RunError(f"{self.path} has no result.json: the run is not finished; the same command continues it.")
+        predictions = self.predictions(result.protocol)
+        wrong = None if predictions is None else predictions[0] != predictions[1]
+        return record_of(self.path, self.run, result, self.history(), wrong)
 
     def lock(self) -> filelock.FileLock:
         """A lock that the operating system releases when its owner dies; raises if another process holds it."""
@@ -129,8 +147,8 @@ class RunFolder:
         return lock
 
     def check_same(self, model: str, recipe: Recipe, seed: int, data: Dataset | None) -> None:
-        """Raise unless run.json describes this run; without data, as far as names tell."""
-        differing = differences(self.description, model, recipe, seed, data)
+        """Raise unless run.json describes this run; without ``data``, the images are compared by name only."""
+        differing = self.run.differences(model, recipe, seed, data)
         if differing:
             raise RunError(
                 f"{self.path} holds another run: {', '.join(differing)} differ; choose another --folder or --name."
@@ -139,48 +157,46 @@ class RunFolder:
     def describe(
         self, model: str, recipe: Recipe, seed: int, data: Dataset, parameters: int, device: torch.device
     ) -> None:
-        """Write run.json, or check that the one there is of the same run."""
+        """Write run.json, or check that an existing one is of the same run."""
         if (self.path / "run.json").is_file():
             self.check_same(model, recipe, seed, data)
             return
         versions = {"coattend": __version__, "python": platform.python_version()}
         versions |= {package: metadata.version(package) for package in PACKAGES}
-        facts = {
-            "model": model,
-            "recipe": recipe.to_dict(),
-            "seed": seed,
-            "provenance": data.provenance,
-            "data_digest": data_digest(data),
-            "parameters": parameters,
-            "versions": versions,
-            "arithmetic": arithmetic(device),
-        }
-        self.write("run.json", facts)
+        run = Run(model, recipe, seed, data.provenance, parameters, versions, digest_of(data), arithmetic(device))
+        self.write("run.json", run.to_dict())
 
-    def write(self, name: str, values: dict[str, Any]) -> None:
+    def write(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file in one piece."""
         write_atomically(self.path / name, (json.dumps(values, indent=1) + "\n").encode())
 
-    def keep_epoch(self, line: dict[str, Any], state: dict[str, Any]) -> None:
-        """Write down what an epoch measured, then the state to go on from."""
-        self.save_checkpoint({**state, "metrics_bytes": self.append_metrics(line)}, line["epoch"])
+    def write_predictions(self, **arrays: NDArray[np.int64]) -> None:
+        """Write labels and predicted classes of the test images, by protocol, for comparisons image by image."""
+        content = io.BytesIO()
+        small: dict[str, Any] = {name: array.astype(np.uint16) for name, array in arrays.items()}
+        np.savez_compressed(content, **small)
+        write_atomically(self.path / PREDICTIONS, content.getvalue())
 
-    def append_metrics(self, line: dict[str, Any]) -> int:
+    def finish_epoch(self, epoch: Epoch, checkpoint: Checkpoint) -> None:
+        """Write what an epoch measured, then the state to continue from."""
+        self.save_checkpoint(replace(checkpoint, metrics_bytes=self.append_metrics(epoch)))
+
+    def append_metrics(self, epoch: Epoch) -> int:
         """Append one line for good; returns the length of the file, which the checkpoint remembers."""
         with self.metrics.open("ab") as file:
-            file.write((json.dumps(line) + "\n").encode())
+            file.write((json.dumps(epoch.to_dict()) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
-    def save_checkpoint(self, state: dict[str, Any], epoch: int) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write the state of the run in one piece; on failure the former checkpoint stays."""
         try:
-            write_atomically(self.checkpoint, checkpoint_content(state))
+            write_atomically(self.checkpoint, checkpoint.to_bytes())
         except OSError as error:
             raise RunError(
-                f"could not write the checkpoint of epoch {epoch} into {self.path}: {self._reason(error)}. What was "
-                "written before it is intact: make room and start the same command again."
+                f"could not write the checkpoint of epoch {checkpoint.epoch} into {self.path}: {self._reason(error)}. "
+                "What was written before it is intact: make room and start the same command again."
             ) from error
 
     @contextmanager
@@ -199,9 +215,9 @@ class RunFolder:
     def _reason(self, error: OSError) -> str:
         return f"{error.strerror or error} ({shutil.disk_usage(self.path).free:,} bytes free)"
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: Result) -> None:
         """Write the result, which is what makes a run finished, and drop the checkpoint."""
-        self.write("result.json", result)
+        self.write("result.json", result.to_dict())
         self.drop_checkpoint()
 
     def drop_checkpoint(self) -> None:
@@ -209,19 +225,19 @@ class RunFolder:
         if self.checkpoint.is_file():
             self.checkpoint.unlink()
 
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """The state to go on from, with metrics cut back to that moment; None for a fresh start."""
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return the state to continue from, with metrics cut back to that moment; None for a fresh start."""
         if not self.checkpoint.is_file():
             self.metrics.unlink(missing_ok=True)
             return None
-        state = read_checkpoint(self.checkpoint)
+        state = Checkpoint.read(self.checkpoint)
         measured = self.metrics.read_bytes() if self.metrics.is_file() else b""
-        if state["metrics_bytes"] > len(measured):
+        if state.metrics_bytes > len(measured):
             raise RunError(
                 f"{self.metrics} is shorter than when {self.checkpoint.name} was written; move {self.checkpoint.name} "
                 "away to start from the first epoch."
             )
-        write_atomically(self.metrics, measured[: state["metrics_bytes"]])  # a link's target stays as it is
+        write_atomically(self.metrics, measured[: state.metrics_bytes])  # a link's target stays as it is
         return state
 
 
@@ -243,11 +259,6 @@ def _older_spelling(root: Path, parts: tuple[str, str, str], seed: int) -> Path 
     parent = root / data / model
     if not os.path.isdir(parent):  # False also for names that are too long, where Path.is_dir raises
         return None
-    wanted = _sorted_settings(recipe)
-    older = (path for path in parent.iterdir() if _sorted_settings(path.name) == wanted)
+    wanted = split_name(recipe, ())
+    older = (path for path in parent.iterdir() if split_name(path.name, ()) == wanted)
     return next((path / f"seed{seed}" for path in sorted(older) if (path / f"seed{seed}").is_dir()), None)
-
-
-def _sorted_settings(recipe: str) -> tuple[str, list[str]]:
-    own, settings = settings_of(recipe)
-    return own, sorted(settings)
