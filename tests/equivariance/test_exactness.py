@@ -266,7 +266,7 @@ def test_models_that_cannot_be_measured_are_refused() -> None:
             "a_p4cnn:width=2,structure=full",
             28,
             "a_p4cnn is NOT exactly equivariant to C4 on images of 28 x 28: "
-            "CoAttention(C4, channels=2, structure='full') does not commute with C4",
+            "CoAttention(2, group=C4, structure='full') does not commute with C4",
         ),
         (
             "p4cnn:width=2,group=C8",

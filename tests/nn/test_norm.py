@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 
@@ -85,3 +88,30 @@ def test_narrow_types(dtype: torch.dtype) -> None:
         y = norm.to(dtype)(x.to(dtype))
         assert y.dtype == dtype
         torch.testing.assert_close(y.double(), expected, rtol=0.03, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        nn.GroupBatchNorm2d,
+        nn.GroupLayerNorm2d,
+        partial(nn.GroupInstanceNorm2d, affine=True),
+        partial(nn.GroupGroupNorm2d, 2),
+    ],
+)
+def test_device_and_dtype_are_those_asked_for(make: Callable[..., torch.nn.Module]) -> None:
+    norm = make(4, device="meta", dtype=torch.float16)
+    assert {(p.device.type, p.dtype) for p in norm.parameters()} == {("meta", torch.float16)}
+    fresh = norm.to_empty(device="cpu")
+    fresh.reset_parameters()
+    assert torch.equal(fresh.weight, torch.ones(4, dtype=torch.float16))
+    assert torch.equal(fresh.bias, torch.zeros(4, dtype=torch.float16))
+
+
+def test_layers_print_in_the_words_of_torch() -> None:
+    assert repr(nn.GroupLayerNorm2d(4)) == "GroupLayerNorm2d(4, eps=1e-05, affine=True)"
+    assert repr(nn.GroupBatchNorm2d(4, sync=True)).endswith("track_running_stats=True, sync=True)")
+    assert repr(nn.SpatialMaxPool2d(2)) == "SpatialMaxPool2d(kernel_size=2, stride=2, padding=0)"
+    assert repr(nn.GroupPool("p4m", over=(0, 4))) == "GroupPool(group=D4, reduce='max', over=(0, 4))"
+    assert repr(nn.GroupDropout2d(0.3)) == "GroupDropout2d(p=0.3, elementwise=False)"
+    assert repr(nn.CoAttention(3, "p4")) == "CoAttention(3, group=C4, structure='group')"

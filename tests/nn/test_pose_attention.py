@@ -62,7 +62,7 @@ def test_forward_is_the_mask_times_the_map() -> None:
     x = torch.randn(2, 3, 4, 5, 5)
     layer = Gate(3, "p4")
     assert torch.equal(layer(x), layer.mask(x) * x)
-    assert repr(layer) == "Gate(C4, channels=3)"
+    assert repr(layer) == "Gate(3, group=C4)"
     assert layer.is_equivariant
     assert layer.matrix() is None
 
@@ -78,7 +78,7 @@ def test_a_form_is_checked_masked_and_diagnosed_like_co_attention() -> None:
     fault = ca.diagnose(wrong, x, "p4").fault
     assert fault is not None
     assert fault.cause is Cause.ATTENTION
-    assert "FirstPose(C4, channels=3) does not commute with C4" in fault.remedy
+    assert "FirstPose(3, group=C4) does not commute with C4" in fault.remedy
 
 
 def test_a_form_without_a_mask_says_so() -> None:

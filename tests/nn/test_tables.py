@@ -63,6 +63,19 @@ def test_deferred_initialisation_gives_the_same_layer(name: str) -> None:
     assert torch.equal(fresh(x), layer(x))
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_modules_are_materialized_one_by_one_as_by_fsdp(name: str) -> None:
+    with torch.device("meta"):
+        layer = EVERY[name]()
+    for module in layer.modules():
+        if [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+            module.to_empty(device="cpu", recurse=False)
+            module.reset_parameters()
+    expected = tables(EVERY[name]())
+    assert all(torch.equal(table, expected[key]) for key, table in tables(layer).items())
+    assert layer(example(name, layer)).isfinite().all()
+
+
 @pytest.mark.parametrize("kind", [nn.GroupConv2d, nn.SliceCoAttentiveConv2d])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_restricted_layer_has_every_table_on_the_device_of_the_weight(kind: type, device: str) -> None:

@@ -119,8 +119,8 @@ class PoseAttention(TabledModule):
         for parameter in self.parameters():
             check_device(self, x, parameter)
 
-    def extra_repr(self) -> str:  # noqa: D102
-        return f"{self.group.name}, channels={self.channels}"
+    def extra_repr(self) -> str:
+        return f"{self.channels}, group={self.group.name}"
 
     def _tables(self) -> dict[str, Tensor]:
         return {}
@@ -178,14 +178,15 @@ class CoAttention(PoseAttention):
       Eq. 9, the same as "group")
     - ``structure="full"``: a free matrix, the paper's A^F, which is not equivariant
 
-    [RH20] Eqs. 6-11. Initialised as in section 4: drawn from N(0, init_std^2) like the rest of the layer, then the
+    [RH20] Eqs. 6-11. Initialized as in section 4: drawn from N(0, init_std^2) like the rest of the layer, then the
     diagonal is set to init_diagonal, 1.
-    Shapes: (batch, channels, group, height, width) in and out; weight (channels, group), "full": with one axis more.
-    Differs from the paper: Eq. 11 does not commute with the mirrors of dihedral groups, so "group" is the default;
-    Eq. 9 read to the letter is anti-circulant, meant is the circulant.
+    Shapes: (batch, channels, group, height, width) in and out; weight (channels, group), "full": (channels, group,
+    group).
+    Differs from the paper: Eq. 11 does not commute with the mirrors of dihedral groups, so "group" is the default.
+    Eq. 9 as printed is anti-circulant; the circulant is meant.
 
     >>> CoAttention(10, group="p4")
-    CoAttention(C4, channels=10, structure='group')
+    CoAttention(10, group=C4, structure='group')
     """
 
     index: Tensor | None
@@ -217,8 +218,8 @@ class CoAttention(PoseAttention):
     def reset_parameters(self, std: float | None = None, diagonal: float | None = None) -> None:
         """Draw from N(0, std^2), by default init_std, and set the diagonal of the matrix, by default to init_diagonal.
 
-        With a diagonal of 0 the mask of a new layer is almost 1 for all poses; the larger it is, the more the strongest
-        pose stands out.
+        With a diagonal of 0 the mask of a new layer is almost 1 for all poses; the larger the diagonal, the more the
+        strongest pose stands out.
         """
         diagonal = self.init_diagonal if diagonal is None else diagonal
         nn.init.normal_(self.weight, std=self.init_std if std is None else std)
@@ -245,7 +246,7 @@ class CoAttention(PoseAttention):
         self.check(x)
         return _in_two_dimensions(attention_mask, x, self.matrix())
 
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+    def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return _in_two_dimensions(attend, x, self.matrix())
 
@@ -264,7 +265,7 @@ class CoAttention(PoseAttention):
         check_real_map(self, x, self.channels, self.group.order, self.group.dimension)
         check_dtype(self, x, self.weight)
 
-    def extra_repr(self) -> str:  # noqa: D102
+    def extra_repr(self) -> str:
         return f"{super().extra_repr()}, structure={self.structure!r}"
 
     def _tables(self) -> dict[str, Tensor]:
@@ -279,7 +280,7 @@ def _in_two_dimensions(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, 
 
 
 def paper_index(group: FiniteGroup) -> Tensor:
-    """Eq. 11 as printed: ``[[A1, A2], [A2, A1]]`` with circulant A1, A2; Eq. 9 for a cyclic group.
+    """Return the index of Eq. 11 as printed: ``[[A1, A2], [A2, A1]]`` with circulant A1, A2; Eq. 9 for a cyclic group.
 
     ``index[i, j] = n * (m_i xor m_j) + (r_i - r_j) mod n`` for elements numbered ``n * m + r``.
     """
@@ -289,12 +290,11 @@ def paper_index(group: FiniteGroup) -> Tensor:
 
 
 def _turns_per_block(group: FiniteGroup) -> int:
-    """n if the elements are n rotations in order, or n rotations and n mirrored ones: Cn, Dn or C2 x Cn."""
+    """Return n if the elements are n rotations in order, or n rotations and n mirrored ones: Cn, Dn or C2 x Cn."""
     product, order = group.product, group.order
-    powers = [0]
-    while len(powers) < order and (nxt := int(product[powers[-1], 1])) == len(powers):
-        powers.append(nxt)
-    n = len(powers)
+    n = 1  # element 1 has the powers 0, 1, ..., n - 1
+    while n < order and product[n - 1, 1] == n:
+        n += 1
     if n == order:
         return n
     if order == 2 * n and product[n, n] == 0:

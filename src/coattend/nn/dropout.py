@@ -10,9 +10,9 @@ from coattend.nn.checks import check_number, check_real_map
 
 
 class GroupDropout2d(nn.Module):
-    """Drop whole maps, a channel with all its poses and positions at once, or single elements.
+    """Drop whole maps, a channel with all its poses and positions at once, or single elements, in training.
 
-    Whole maps keep each drawn network equivariant; single elements keep it so on average.
+    With whole maps dropped, each drawn network is equivariant; with single elements dropped, it is so on average.
     """
 
     def __init__(self, p: float = 0.5, elementwise: bool = False) -> None:
@@ -21,12 +21,10 @@ class GroupDropout2d(nn.Module):
         self.elementwise = elementwise
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop, in training only."""
         check_real_map(self, x)
         if self.elementwise:
             return dropout(x, self.p, self.training)
         return F.dropout3d(x, self.p, self.training)
 
     def extra_repr(self) -> str:
-        """Print the layer as a signature."""
-        return f"p={self.p}" + (", elementwise=True" if self.elementwise else "")
+        return f"p={self.p}, elementwise={self.elementwise}"

@@ -1,4 +1,4 @@
-"""Norms whose statistics and parameters are shared over the group axis, as equivariance demands."""
+"""Norms that share statistics and parameters over the group axis, which makes them equivariant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def check_norm(layer: nn.Module, name: str, channels: object, eps: object, momentum: object = None) -> int:
-    """Require what every norm needs of its arguments; returns the channels as an int."""
+    """Require valid arguments of a norm; return the channels as an int."""
     check_number(layer, "eps", eps, math.ulp(0.0))
     if momentum is not None:
         check_number(layer, "momentum", momentum, 0, 1)
@@ -25,7 +25,7 @@ def check_norm(layer: nn.Module, name: str, channels: object, eps: object, momen
 
 
 def check_norm_dtype(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
-    """Require the parameters' device and dtype; torch's norms also take 16-bit inputs with float32 parameters."""
+    """Require the device and dtype of the parameters; as in torch, float32 ones also take 16-bit inputs."""
     check_device(layer, x, parameter)
     if not (parameter.dtype == torch.float32 and x.dtype in (torch.float16, torch.bfloat16)):
         check_dtype(layer, x, parameter)
@@ -72,7 +72,6 @@ class GroupBatchNorm2d(_BatchNorm):
         return module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise."""
         uses_batch = self.training or not self.track_running_stats
         if self.sync and uses_batch and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self._check_input_dim(x)
@@ -80,7 +79,6 @@ class GroupBatchNorm2d(_BatchNorm):
         return super().forward(x)
 
     def extra_repr(self) -> str:
-        """Print the layer as a signature."""
         return super().extra_repr() + (", sync=True" if self.sync else "")
 
     def _normalise_jointly(self, x: Tensor) -> Tensor:
@@ -115,7 +113,7 @@ class GroupBatchNorm2d(_BatchNorm):
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """All-reduce that gradients pass: what flows back into the sum is summed over the processes as well."""
+    """A differentiable all-reduce: the gradient of the sum is summed over the processes, too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -181,7 +179,6 @@ class GroupGroupNorm2d(nn.GroupNorm):
         super().__init__(num_groups, num_channels, eps, affine, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise."""
         check_real_map(self, x, self.num_channels)
         if self.weight is not None:
             check_norm_dtype(self, x, self.weight)
@@ -189,17 +186,34 @@ class GroupGroupNorm2d(nn.GroupNorm):
 
 
 class GroupLayerNorm2d(nn.Module):
-    """Layer norm: per image and position, over channels and poses, with one scale and shift per channel."""
+    """Layer norm: per image and position, over channels and poses, with one scale and shift per channel.
 
-    def __init__(self, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+    Shapes: (batch, channels, group, height, width) in and out.
+    """
+
+    def __init__(
+        self,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.num_channels = check_norm(self, "num_channels", num_channels, eps)
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(self.num_channels)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(self.num_channels)) if affine else None
+        self.affine = affine
+        self.weight = nn.Parameter(torch.empty(self.num_channels, device=device, dtype=dtype)) if affine else None
+        self.bias = nn.Parameter(torch.empty(self.num_channels, device=device, dtype=dtype)) if affine else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the scales to 1 and the shifts to 0."""
+        if self.weight is not None and self.bias is not None:
+            nn.init.ones_(self.weight)
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise."""
         check_real_map(self, x, self.num_channels)
         if self.weight is not None:
             check_device(self, x, self.weight)
@@ -211,5 +225,4 @@ class GroupLayerNorm2d(nn.Module):
         return y.to(x.dtype)
 
     def extra_repr(self) -> str:
-        """Print the layer as a signature."""
-        return f"{self.num_channels}, eps={self.eps}"
+        return f"{self.num_channels}, eps={self.eps}, affine={self.affine}"

@@ -28,8 +28,7 @@ class _SpatialPool2d(nn.Module):
         if self.padding > self.kernel_size // 2:
             raise ValueError(
                 f"{type(self).__name__} expects padding of at most half the kernel, {self.kernel_size // 2}, got "
-                f"{self.padding}; "
-                "windows of nothing but padding have no value."
+                f"{self.padding}; windows that hold only padding have no value."
             )
 
     def check(self, x: Tensor) -> None:
@@ -43,18 +42,16 @@ class _SpatialPool2d(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Print the layer as a signature."""
-        return f"kernel={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
 class SpatialMaxPool2d(_SpatialPool2d):
-    """Maximum over windows of positions, pose by pose; exact where ``(size + 2*padding - kernel) % stride == 0``."""
+    """Take the maximum over windows of positions, pose by pose.
 
-    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
-        super().__init__(kernel_size, stride, padding)
+    Exact where ``(size + 2*padding - kernel_size) % stride == 0``.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool."""
         self.check(x)
         if (self.kernel_size, self.stride, self.padding) == (2, 2, 0) and not (x.shape[-2] % 2 or x.shape[-1] % 2):
             return max_pool_2x2(x)
@@ -63,13 +60,12 @@ class SpatialMaxPool2d(_SpatialPool2d):
 
 
 class SpatialAvgPool2d(_SpatialPool2d):
-    """Mean over windows of positions, pose by pose; exact where ``(size + 2*padding - kernel) % stride == 0``."""
+    """Take the mean over windows of positions, pose by pose.
 
-    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
-        super().__init__(kernel_size, stride, padding)
+    Exact where ``(size + 2*padding - kernel_size) % stride == 0``.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool."""
         self.check(x)
         y = F.avg_pool2d(x.flatten(1, 2), self.kernel_size, self.stride, self.padding)
         return y.unflatten(1, x.shape[1:3])
@@ -85,22 +81,20 @@ class SpatialUpsample2d(nn.Module):
         self.mode = mode
 
     def forward(self, x: Tensor) -> Tensor:
-        """Enlarge."""
         check_real_map(self, x)
         align_corners = None if self.mode == "nearest" else False
         y = F.interpolate(x.flatten(1, 2), scale_factor=self.scale_factor, mode=self.mode, align_corners=align_corners)
         return y.unflatten(1, x.shape[1:3])
 
     def extra_repr(self) -> str:
-        """Print the layer as a signature."""
         return f"scale_factor={self.scale_factor}, mode={self.mode!r}"
 
 
 class GroupPool(TabledModule):
     """Pool over the poses: over the whole group (map -> image), or over the left cosets gK of a subgroup K.
 
-    The first makes a map invariant to the group but for moving its pixels. The second leaves one value per coset, in
-    the order of ``group.left_cosets(K)``; the group goes on acting on the cosets, whether or not K is normal.
+    After the first, the group only moves pixels. The second leaves one value per coset, in the order of
+    ``group.left_cosets(K)``; the group acts on the cosets, whether or not K is normal.
 
     Shapes: (batch, channels, group, height, width) -> (batch, channels, height, width), with ``over`` ->
     (batch, channels, order / |K|, height, width).
@@ -117,10 +111,13 @@ class GroupPool(TabledModule):
         self.group = get_group(group)
         self.reduce = reduce
         self.over: Subgroup | None = None if over is None else self.group.verified_subgroup(over)
-        self._make_tables(torch.empty(0))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Recompute the table of cosets; the layer has no parameters."""
+        self._make_tables(torch.empty(0) if "cosets" not in self._buffers else self.cosets)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool."""
         check_real_map(self, x, order=self.group.order, dimension=self.group.dimension)
         if self.over is None:
             return self._reduced(x, 2)
@@ -136,6 +133,5 @@ class GroupPool(TabledModule):
         return x.mean(axis) if self.reduce == "mean" else x.sum(axis)
 
     def extra_repr(self) -> str:
-        """Print the layer as a signature."""
         over = "" if self.over is None else f", over={self.over}"
-        return f"{self.group.name}, reduce={self.reduce!r}{over}"
+        return f"group={self.group.name}, reduce={self.reduce!r}{over}"
