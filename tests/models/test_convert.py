@@ -147,6 +147,15 @@ def test_what_has_no_place_in_groupys_order_is_refused() -> None:
     with pytest.raises(ValueError, match="Eq. 11 .*cannot be converted; use structure=group"):
         convert_state_dict(model.state_dict(), model, {r"0\.weight": "0.weight"})
 
+    class Scale(ca.nn.PoseAttention):
+        def __init__(self, channels: int, group: str) -> None:
+            super().__init__(channels, group)
+            self.weight = torch.nn.Parameter(torch.ones(channels, self.group.order))
+
+    model = torch.nn.Sequential(Scale(1, "p4m"))
+    with pytest.raises(ValueError, match="does not know how the weights of Scale depend on the order of poses"):
+        convert_state_dict(model.state_dict(), model, {r"0\.weight": "0.weight"})
+
 
 def test_factors_are_applied_in_the_precision_of_the_model() -> None:
     weight = torch.randn(2, 2, 4, 3, 3, dtype=torch.float32)
@@ -163,10 +172,10 @@ def test_what_is_no_state_dict_is_refused() -> None:
 def test_what_finds_no_place_is_listed() -> None:
     state, ours = foreign().state_dict(), ca.create_model("p4cnn:head=max")
     with pytest.raises(
-        ValueError, match=r"no place for bn1.weight.*and more; give a pattern.*stages.0.layer1.conv.weight"
+        ValueError, match=r"no parameter for bn1.weight.*and more; add a pattern.*stages.0.layer1.conv.weight"
     ):
         convert_state_dict(state, ours, {k: v for k, v in RENAME.items() if k.startswith("c")})
-    with pytest.raises(ValueError, match=r"no place for c1.weight -> stages.9.conv.weight"):
+    with pytest.raises(ValueError, match=r"no parameter for c1.weight -> stages.9.conv.weight"):
         convert_state_dict({"c1.weight": state["c1.weight"]}, ours, {r"c1\.weight": "stages.9.conv.weight"})
     with pytest.raises(ValueError, match=r"the model also has stages.0.layer1.norm.weight"):
         convert_state_dict({"c1.weight": state["c1.weight"]}, ours, RENAME)

@@ -220,7 +220,7 @@ def test_wrong_calls_are_answered(saved: Path, tmp_path: Path) -> None:
         ca.load_model(tmp_path)
     with pytest.raises(ValueError, match="there is no file xxx"):
         ca.load_model("x" * 5000)
-    with pytest.raises(ValueError, match="/proc/self/mem is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="/proc/self/mem is not a complete safetensors file"):
         ca.load_model("/proc/self/mem")
     with pytest.raises(ValueError, match=r"metadata must map strings to strings, got 'a': 3"):
         ca.save_model(model, tmp_path / "n", metadata={"a": 3})  # type: ignore[dict-item]

@@ -58,7 +58,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     content = path.read_bytes()
     for length in (0, 5, 100, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:length])
-        with pytest.raises(ValueError, match=r"not a whole safetensors file.*copy or download it again"):
+        with pytest.raises(ValueError, match=r"not a complete safetensors file.*copy or download it again"):
             ca.load_model(path)
 
 
@@ -69,7 +69,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         ca.load_model(other)
     pickle = tmp_path / "model.pt"
     torch.save({"a": torch.zeros(3)}, pickle)
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
         ca.load_model(pickle)
     with pytest.raises(ValueError, match="there is no file"):
         ca.load_model(tmp_path / "nothing.safetensors")

@@ -1,4 +1,4 @@
-"""safetensors files whose bytes depend on their content alone, with a digest of it in the header."""
+"""Containers of tensors: safetensors files with a digest in the header, equal bytes for equal content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stored(NamedTuple):
 
 
 def packed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """Tensors and metadata as the content of a file, with their digest."""
+    """Return tensors, metadata and their digest as the content of a file."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     content = safetensors.torch.save(whole, {**metadata, DIGEST: content_digest(whole, metadata)})
     # safetensors writes metadata in random order; the offsets in a header count from its end.
@@ -37,7 +37,7 @@ def packed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
 
 
 def content_digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """SHA-256 over the metadata and over names, types, shapes and bytes of the tensors, in the order of the names."""
+    """Return the SHA-256 of the metadata and of names, types, shapes and bytes of the tensors, sorted by name."""
     described = {key: metadata[key] for key in sorted(metadata) if key != DIGEST}
     total = hashlib.sha256(json.dumps(described).encode())
     for name in sorted(tensors):
@@ -48,18 +48,18 @@ def content_digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -
 
 
 def read_header(path: Path) -> tuple[dict[str, str], dict[str, Stored]]:
-    """Metadata, and what tensors a file holds, without reading them."""
+    """Return the metadata of a file and the types and shapes of its tensors, without reading the tensors."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             stored = {name: Stored(s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
             return file.metadata() or {}, stored
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}); copy or download it again.") from error
+        raise ValueError(f"{path} is not a complete safetensors file ({error}); copy or download it again.") from error
 
 
 def read_tensors(path: Path, metadata: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors, which must be those that the digest was made of and finite; files without a digest are older."""
+    """Return the tensors, which must be finite and match the digest; files of early versions have no digest."""
     with safetensors.safe_open(path, framework="pt") as file:
         tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if DIGEST in metadata and content_digest(tensors, metadata) != metadata[DIGEST]:
@@ -72,9 +72,7 @@ def read_tensors(path: Path, metadata: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def require_finite(tensors: Mapping[str, Tensor], whose: str) -> None:
-    """Refuse NaN and infinity, which no trained network has."""
+    """Raise if a tensor holds NaN or infinity."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise ValueError(
-                f"{name} of {whose} holds NaN or infinity; train the network again, or take an older file."
-            )
+            raise ValueError(f"{name} of {whose} holds NaN or infinity; train the network again, or use an older file.")

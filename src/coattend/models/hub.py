@@ -1,4 +1,4 @@
-"""Networks on the Hugging Face Hub: ``hf://owner/name`` in the place of a path."""
+"""Networks on the Hugging Face Hub: ``hf://owner/name`` instead of a path."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from coattend._words import install
 
 SCHEME = "hf://"
 WEIGHTS, CARD = "model.safetensors", "README.md"
-ENDPOINT: str | None = None  # the Hub itself, or what HF_ENDPOINT names
+ENDPOINT: str | None = None  # None: the Hub itself, or HF_ENDPOINT
 
 
 def is_hub_address(path: str | Path) -> bool:
-    """Whether a path leads to the Hub."""
+    """Return whether a path is an address on the Hub."""
     return isinstance(path, str) and path.startswith(SCHEME)
 
 
 def download(address: str) -> Path:
-    """The file behind ``hf://owner/name`` or ``hf://owner/name@revision``, from the Hub or its local cache."""
+    """Return the file of ``hf://owner/name`` or ``hf://owner/name@revision``, from the Hub or its local cache."""
     repository, _, revision = _repository(address).partition("@")
-    hub = _needed()
+    hub = _client()
     try:
         return Path(hub.hf_hub_download(repository, WEIGHTS, revision=revision or None, endpoint=ENDPOINT))
-    except Exception as error:  # which HTTP library the client has, and so its errors, differs between versions
+    except Exception as error:  # versions of the client use different HTTP libraries, with different errors
         raise ValueError(
             f"could not get {WEIGHTS} of {address}: {_first_line(error)}; expected a repository written by push_model, "
             "spelt hf://owner/name."
@@ -32,9 +32,9 @@ def download(address: str) -> Path:
 
 
 def upload(address: str, content: bytes, card: str, private: bool) -> str:
-    """Write weights and card into a repository, which is made if it is not there; returns where they are."""
+    """Write weights and card to a repository, which is created if it does not exist; return the commit's address."""
     repository = _repository(address)
-    hub = _needed()
+    hub = _client()
     api = hub.HfApi(endpoint=ENDPOINT)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, WEIGHTS).write_bytes(content)
@@ -44,7 +44,7 @@ def upload(address: str, content: bytes, card: str, private: bool) -> str:
             commit = api.upload_folder(
                 repo_id=repository, folder_path=folder, commit_message="Network written by coattend"
             )
-        except Exception as error:  # see above
+        except Exception as error:  # as above
             raise ValueError(
                 f"could not write to {address}: {_first_line(error)}; `hf auth login` gives access to a repository of "
                 "your own."
@@ -59,7 +59,7 @@ def _repository(address: str) -> str:
     return repository
 
 
-def _needed() -> Any:
+def _client() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
@@ -140,8 +141,8 @@ def register_model(
             published=row,
         )
         _check_known(entry, options)
-        if any(character in key for character in ":,=/"):
-            raise ValueError(f"a model's name holds no colon, comma, equals sign or slash, got {key!r}.")
+        if not re.fullmatch(r"[\w.-]+", key):
+            raise ValueError(f"a model's name consists of letters, digits, '_', '-' and '.', got {key!r}.")
         MODELS.add(key, entry)
         return builder
 

@@ -16,7 +16,7 @@ from coattend.models import hub
 from coattend.models.container import Stored, packed, read_header, read_tensors, require_finite
 from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.models.options import Options, decoded_options, differing_options, encoded_option
-from coattend.models.registry import build_network, model_entry, network_skeleton
+from coattend.models.registry import MODELS, build_network, model_entry, network_skeleton
 from coattend.version import __version__
 
 FORMAT = "coattend-model"
@@ -190,6 +190,11 @@ def _header(path: Path) -> tuple[dict[str, str], dict[str, Stored]]:
 
 
 def _config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
+    if metadata["model"] not in MODELS:
+        raise ValueError(
+            f"{path} holds a network that is not registered: {MODELS.unknown(metadata['model'])} Import the module "
+            "that registers it first."
+        )
     try:
         return ModelConfig(metadata["model"], decoded_options(metadata["options"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -205,7 +210,10 @@ def _skeleton(path: Path, config: ModelConfig) -> EquivariantNetwork:
 
 def _unbuildable(path: Path, error: Exception) -> ValueError:
     reason = str(error).partition("\n")[0][:300].rstrip(".")
-    return ValueError(f"the header of {path} describes a network that cannot be built: {reason}. The file is damaged.")
+    return ValueError(
+        f"the header of {path} describes a network that cannot be built: {reason}. The file is damaged, or names "
+        "what is not registered here."
+    )
 
 
 def _image_shape(path: Path, metadata: Mapping[str, str]) -> tuple[int, int, int] | None:
