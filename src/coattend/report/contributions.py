@@ -1,4 +1,4 @@
-"""What the relative poses of each layer contribute, drawn around a circle."""
+"""Figure of the contributions of relative poses: one polar plot per layer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coattend.groups import FiniteGroup
 from coattend.report.style import COLOURS, drawing
+from coattend.report.views import pose_angle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 
     from coattend.train.restriction import Restriction
 
-CELL = 1.75
+CELL = 1.75  # inches
 PALE = "#c5ccd6"
 
 
 def contribution_figure(restrictions: Mapping[str, Restriction]) -> Figure:
-    """One row per restriction, one circle per layer: a bar at the angle of each relative pose, pale if it was cut.
+    """Draw a row per restriction and a polar plot per layer: a bar at the angle of each relative pose.
 
-    Bars are scaled by the largest of the layer. A mirrored pose stands beside the turn it is made of, hatched.
+    Bars are relative to the largest one of the layer, and pale for poses that were removed. The hatched bar of a
+    mirrored pose is next to the rotation with the same angle.
     """
     columns = max(len(restriction.after) for restriction in restrictions.values())
     width, height = max(5.0, 0.3 + CELL * columns), (CELL + 0.3) * len(restrictions) + 0.1
@@ -44,15 +46,17 @@ def contribution_figure(restrictions: Mapping[str, Restriction]) -> Figure:
 
 
 def _draw(axes: PolarAxes, group: FiniteGroup, measured: NDArray[np.float64], after: tuple[int, ...]) -> None:
-    angles, mirrored = _angles(group)
-    turns = max(1, int((~mirrored).sum()))
-    width = 2 * np.pi / turns * (0.36 if mirrored.any() else 0.7)
+    assert group.planar is not None
+    angles = np.radians([pose_angle(group, g) for g in group.elements])
+    mirrored = np.linalg.det(group.planar) < 0
+    rotations = [g for g in group.elements if not mirrored[g]]
+    width = 2 * np.pi / len(rotations) * (0.36 if mirrored.any() else 0.7)
     heights = measured / max(float(measured.max()), np.finfo(float).tiny)
     axes.set_theta_zero_location("N")
     for t in group.elements:
-        beside = width * (0.55 if mirrored[t] else -0.55) if mirrored.any() else 0.0
+        offset = width * (0.55 if mirrored[t] else -0.55) if mirrored.any() else 0.0
         axes.bar(
-            angles[t] - beside,
+            angles[t] - offset,
             heights[t],
             width,
             color=COLOURS[0] if t in after else PALE,
@@ -63,22 +67,13 @@ def _draw(axes: PolarAxes, group: FiniteGroup, measured: NDArray[np.float64], af
         )
     axes.set_ylim(0, 1.05)
     axes.set_yticks([0.5, 1.0], ["", ""])
-    shown = [g for g in group.elements if not mirrored[g]]
-    shown = shown if len(shown) <= 8 else shown[:: -(-len(shown) // 8)]
-    axes.set_xticks(angles[shown], [f"{round(float(np.degrees(angles[g])))}°" for g in shown], size=6.5)
+    labelled = rotations[:: -(-len(rotations) // 8)]
+    axes.set_xticks(angles[labelled], [f"{pose_angle(group, g):.0f}°" for g in labelled], size=6.5)
     axes.tick_params(pad=-3)
     axes.spines["polar"].set_visible(False)
 
 
-def _angles(group: FiniteGroup) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """How far each element turns, counter-clockwise, and whether it mirrors first."""
-    assert group.planar is not None
-    mirrored = np.linalg.det(group.planar) < 0
-    turned = np.where(mirrored[:, None], -group.planar[:, :, 0], group.planar[:, :, 0])
-    return np.arctan2(turned[:, 1], turned[:, 0]) % (2 * np.pi), mirrored
-
-
 def short_name(name: str) -> str:
-    """``stages.1.layer4.conv`` as ``layer4``."""
+    """Shorten the name of a layer: ``stages.1.layer4.conv`` is ``layer4``."""
     parts = [part for part in name.split(".") if not part.isdigit() and part not in ("stages", "conv", "head")]
     return ".".join(parts) or name

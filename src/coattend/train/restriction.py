@@ -6,7 +6,6 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -159,31 +158,38 @@ def drop_poses(
     probe = Probe.of(network, examples.images[:MEASURED_IMAGES], examples.labels[:MEASURED_IMAGES])
     poses = choose_poses(network, lambda net, layers: contributions(net, probe, layers=layers), keep=keep)
     smaller = restricted(network, poses)
-    return smaller, carried_over(optimizer, network, make_optimizer(smaller, recipe), smaller)
+    return smaller, restricted_optimizer(optimizer, network, smaller, recipe)
 
 
-def carried_over(old: Optimizer, before: nn.Module, new: Optimizer, after: EquivariantNetwork) -> Optimizer:
-    """Give a new optimizer the state of the old one, by the names of parameters, and return it.
+def restricted_optimizer(
+    optimizer: Optimizer, before: EquivariantNetwork, after: EquivariantNetwork, recipe: Recipe
+) -> Optimizer:
+    """Return the recipe's optimizer for a restricted network, with the state of the network before the restriction.
 
-    ``after`` is ``before`` restricted. State tensors in the shape of their parameter (momentum, moments of Adam) are
-    restricted as the parameter was: they take its place in a copy of the network, which is restricted in the same way.
-    Other state (step counts) is copied.
+    State is carried over by the names of parameters. Tensors in the shape of their parameter (momentum, the moments of
+    Adam) are restricted as the parameter was; other state (step counts) is copied.
     """
     poses = {name: layer.relative for name, layer in group_convolutions(after).items()}
-    parameters, smaller = dict(before.named_parameters()), dict(after.named_parameters())
-    states: dict[str, dict[str, Any]] = {name: dict(old.state.get(p, {})) for name, p in parameters.items()}
-    for key in sorted({key for state in states.values() for key in state}):
-        shaped = {n: s[key] for n, s in states.items() if getattr(s.get(key), "shape", None) == parameters[n].shape}
-        for name, value in _restricted_values(before, shaped, poses).items():
+    parameters = dict(before.named_parameters())
+    states: dict[str, dict[str, object]] = {name: dict(optimizer.state.get(p, {})) for name, p in parameters.items()}
+    for key in {key: None for state in states.values() for key in state}:
+        tensors = {
+            name: value
+            for name, state in states.items()
+            if isinstance(value := state.get(key), Tensor) and value.shape == parameters[name].shape
+        }
+        for name, value in _restricted_values(before, tensors, poses).items():
             states[name][key] = value
-    for name, state in states.items():
-        if state:
-            new.state[smaller[name]] = copy.deepcopy(state)
-    return new
+    result = make_optimizer(after, recipe)
+    result.state.update({p: copy.deepcopy(states[name]) for name, p in after.named_parameters() if states[name]})
+    return result
 
 
 def _restricted_values(network: nn.Module, values: Mapping[str, Tensor], poses: RelativePoses) -> dict[str, Tensor]:
-    """Restrict tensors in the shape of the network's parameters, by name, as the parameters would be."""
+    """Restrict tensors in the shape of the network's parameters as the parameters would be.
+
+    The tensors replace the parameters in a copy of the network, which is then restricted.
+    """
     carrier = copy.deepcopy(network)
     with torch.no_grad():
         for name, value in values.items():
