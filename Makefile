@@ -31,8 +31,6 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.speed
-	$(BIN)/python -m experiments.interpolation_error
-	$(BIN)/python -m experiments.structure_error
 
 clean:
 	rm -rf .venv
