@@ -24,6 +24,8 @@ from experiments.calls.call import (
 
 ca: Any = coattend  # called wrongly on purpose: its types would be in the way
 F: Any = coattend.functional
+FA: Any = coattend.functional.attention
+FB: Any = coattend.functional.filter_bank
 OPS: Any = torch.ops.coattend
 groups: Any = coattend.groups
 
@@ -41,13 +43,13 @@ def _attention() -> Iterator[Call]:
     yield from with_wrong_tensors("co_attention", lambda x: F.co_attention(x, VECTORS, P4), MAP, mixed)
     yield from with_wrong_tensors("co_attention's weights", lambda w: F.co_attention(MAP, w, P4), VECTORS, mixed)
     yield from with_wrong_tensors("co_attention_mask", lambda x: F.co_attention_mask(x, VECTORS, P4), MAP, mixed)
-    yield from with_wrong_tensors("attend", lambda x: F.attend(x, MATRICES), MAP, mixed)
-    yield from with_wrong_tensors("attend's matrix", lambda m: F.attend(MAP, m), MATRICES, mixed)
-    yield from with_wrong_tensors("attention_mask", lambda x: F.attention_mask(x, MATRICES), MAP, mixed)
+    yield from with_wrong_tensors("attend", lambda x: FA.attend(x, MATRICES), MAP, mixed)
+    yield from with_wrong_tensors("attend's matrix", lambda m: FA.attend(MAP, m), MATRICES, mixed)
+    yield from with_wrong_tensors("attention_mask", lambda x: FA.attention_mask(x, MATRICES), MAP, mixed)
     for group in (None, "p4", 4, P4M):
         yield wrong(f"co_attention over {group}", F.co_attention, MAP, VECTORS, group)
-    yield wrong("attend beyond its matrix", F.attend, torch.ones(1, 3000, 64, 1, 1), torch.zeros(3000, 64, 1))
-    yield wrong("attention_index(None)", F.attention_index, None)
+    yield wrong("attend beyond its matrix", FA.attend, torch.ones(1, 3000, 64, 1, 1), torch.zeros(3000, 64, 1))
+    yield wrong("attention_index(None)", FA.attention_index, None)
     rows: dict[str, Any] = {
         "none": None,
         "empty": [],
@@ -59,12 +61,12 @@ def _attention() -> Iterator[Call]:
         "text": "01234567",
     }
     for what, spoilt in rows.items():
-        yield wrong(f"attend_slices with rows {what}", F.attend_slices, PLANES, SLICE_MATRICES, spoilt, 8)
+        yield wrong(f"attend_slices with rows {what}", FA.attend_slices, PLANES, SLICE_MATRICES, spoilt, 8)
     for step in (-(10**7), 10**7, -1, None, 0.5):
-        yield wrong(f"attend_slices with step {step}", F.attend_slices, PLANES, SLICE_MATRICES, list(range(8)), step)
+        yield wrong(f"attend_slices with step {step}", FA.attend_slices, PLANES, SLICE_MATRICES, list(range(8)), step)
     eight = list(range(8))
     yield from with_wrong_tensors(
-        "attend_slices", lambda x: F.attend_slices(x, SLICE_MATRICES, eight, 8), PLANES, mixed
+        "attend_slices", lambda x: FA.attend_slices(x, SLICE_MATRICES, eight, 8), PLANES, mixed
     )
 
 
@@ -116,14 +118,14 @@ def _filters() -> Iterator[Call]:
         "numpy": np.zeros((2, 2, 3, 3)),
         "not square": torch.randn(2, 2, 3, 5),
     }.items():
-        yield wrong(f"turn_filters({what})", F.turn_filters, weight, turns)
+        yield wrong(f"turn_filters({what})", FB.turn_filters, weight, turns)
     right = torch.randn(2, 2, 3, 3)
     for what, spoilt in {"None": None, "float": turns.float(), "out of range": turns + 100, "text": "x"}.items():
-        yield wrong(f"turn_filters with turns {what}", F.turn_filters, right, spoilt)
+        yield wrong(f"turn_filters with turns {what}", FB.turn_filters, right, spoilt)
     for what, weight in {"None": None, "4-d": FILTERS[0], "size 5": torch.randn(2, 3, 4, 5, 5)}.items():
-        yield wrong(f"group_filters({what})", F.group_filters, weight, turns, relative)
+        yield wrong(f"group_filters({what})", FB.group_filters, weight, turns, relative)
     for what, spoilt in {"float": relative.float(), "of p4m": torch.tensor(P4M.relative), "None": None}.items():
-        yield wrong(f"group_filters with relative {what}", F.group_filters, FILTERS, turns, spoilt)
+        yield wrong(f"group_filters with relative {what}", FB.group_filters, FILTERS, turns, spoilt)
     for what, arguments in {
         "group None": (None, 3),
         "kernel None": (C8, None),
@@ -134,8 +136,8 @@ def _filters() -> Iterator[Call]:
     }.items():
         yield wrong(f"filter_turns({what})", groups.filter_turns, *arguments)
     for poses in ((0.5,), (9,), (), None, (0, 0)):
-        yield wrong(f"pose_blocks({poses})", F.pose_blocks, P4, poses)
-    yield wrong("pose_blocks of None", F.pose_blocks, None, (0, 1))
+        yield wrong(f"pose_blocks({poses})", coattend.functional.pose_blocks.pose_blocks, P4, poses)
+    yield wrong("pose_blocks of None", coattend.functional.pose_blocks.pose_blocks, None, (0, 1))
     for p in (NAN, -0.5, 2.0, None, "x"):
         yield wrong(f"dropout(p={p})", F.dropout, MAP, p, training=True)
 

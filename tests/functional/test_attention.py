@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import coattend as ca
-from coattend.functional import attention_index, co_attention, co_attention_mask
+from coattend.functional import co_attention, co_attention_mask
+from coattend.functional.attention import attention_index
 from tests import oracles
 from tests.some_groups import ALL, BARE, LARGE
 

@@ -16,7 +16,8 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 import coattend as ca
-from coattend.functional import attend, attend_slices, co_attention, dropout, max_pool_2x2
+from coattend.functional import co_attention, dropout, max_pool_2x2
+from coattend.functional.attention import attend, attend_slices
 
 ROWS = ca.nn.SliceCoAttentiveConv2d(1, 2, 1, "p4").rows
 FUNCTIONS = {
@@ -93,6 +94,7 @@ import sys
 import torch
 import torch.distributed as dist
 import coattend as ca
+from coattend.functional.attention import attend_slices
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
 
@@ -117,8 +119,8 @@ for placement in (Shard(0), Replicate()):
     attention.weight.grad = None
 rows = ca.nn.SliceCoAttentiveConv2d(1, 2, 1, "p4").rows
 planes, matrix = torch.randn(4, 32, 3, 3), torch.randn(8, 4, 4)
-whole = ca.functional.attend_slices(planes, matrix, rows, 4)
-parts = ca.functional.attend_slices(
+whole = attend_slices(planes, matrix, rows, 4)
+parts = attend_slices(
     distribute_tensor(planes, mesh, [Shard(0)]), distribute_tensor(matrix, mesh, [Replicate()]), rows, 4
 )
 torch.testing.assert_close(parts.full_tensor(), whole)

@@ -11,6 +11,9 @@ import torch
 
 import coattend as ca
 from coattend import functional as F
+from coattend.functional import attention as FA
+from coattend.functional import filter_bank as FB
+from coattend.functional.pose_blocks import pose_blocks
 from coattend.groups import filter_turns
 
 G = ca.cyclic(4)
@@ -18,6 +21,7 @@ X, A, M = torch.randn(2, 3, 4, 6, 6), torch.randn(3, 4), torch.randn(3, 4, 4)
 PLANES, MATRICES, ROWS = torch.randn(2, 24, 5, 5), torch.randn(6, 4, 4), list(range(8))
 TURNS, RELATIVE = filter_turns(G, 3), torch.tensor(G.relative)
 FILTER, FILTERS = torch.randn(2, 2, 3, 3), torch.randn(2, 2, 4, 3, 3)
+IMAGE, MAP, SLICES = torch.randn(1, 2, 5, 5), torch.randn(1, 2, 4, 5, 5), torch.randn(8, 4)
 
 UNSUITABLE: dict[str, Callable[[torch.Tensor], Any]] = {
     "None": lambda x: None,
@@ -38,17 +42,23 @@ CALLS: dict[str, tuple[Callable[[Any], object], torch.Tensor]] = {
     "co_attention x": (lambda x: F.co_attention(x, A, G), X),
     "co_attention weights": (lambda a: F.co_attention(X, a, G), A),
     "co_attention_mask": (lambda x: F.co_attention_mask(x, A, G), X),
-    "attention_matrix": (lambda a: F.attention_matrix(a, F.attention_index(G)), A),
-    "attend x": (lambda x: F.attend(x, M), X),
-    "attend matrix": (lambda m: F.attend(X, m), M),
-    "attention_mask x": (lambda x: F.attention_mask(x, M), X),
-    "attention_mask matrix": (lambda m: F.attention_mask(X, m), M),
-    "attend_slices planes": (lambda p: F.attend_slices(p, MATRICES, ROWS, 8), PLANES),
-    "attend_slices matrix": (lambda m: F.attend_slices(PLANES, m, ROWS, 8), MATRICES),
-    "plane_index": (lambda p: F.plane_index(p, ROWS, 8), PLANES),
-    "turn_filters": (lambda w: F.turn_filters(w, TURNS), FILTER),
-    "group_filters": (lambda w: F.group_filters(w, TURNS, RELATIVE), FILTERS),
-    "padded_conv2d": (lambda x: F.padded_conv2d(x, FILTER, None, 1, 0, 1, 1, "zeros"), torch.randn(1, 2, 5, 5)),
+    "attention_matrix": (lambda a: FA.attention_matrix(a, FA.attention_index(G)), A),
+    "attend x": (lambda x: FA.attend(x, M), X),
+    "attend matrix": (lambda m: FA.attend(X, m), M),
+    "attention_mask x": (lambda x: FA.attention_mask(x, M), X),
+    "attention_mask matrix": (lambda m: FA.attention_mask(X, m), M),
+    "attend_slices planes": (lambda p: FA.attend_slices(p, MATRICES, ROWS, 8), PLANES),
+    "attend_slices matrix": (lambda m: FA.attend_slices(PLANES, m, ROWS, 8), MATRICES),
+    "plane_index": (lambda p: FA.plane_index(p, ROWS, 8), PLANES),
+    "turn_filters": (lambda w: FB.turn_filters(w, TURNS), FILTER),
+    "group_filters": (lambda w: FB.group_filters(w, TURNS, RELATIVE), FILTERS),
+    "lifting_conv2d x": (lambda x: F.lifting_conv2d(x, FILTER, None, G), IMAGE),
+    "lifting_conv2d weight": (lambda w: F.lifting_conv2d(IMAGE, w, None, G), FILTER),
+    "group_conv2d x": (lambda x: F.group_conv2d(x, FILTERS, None, G), MAP),
+    "group_conv2d weight": (lambda w: F.group_conv2d(MAP, w, None, G), FILTERS),
+    "projection_conv2d": (lambda x: F.projection_conv2d(x, FILTER, None, G), MAP),
+    "slice_attentive_conv2d x": (lambda x: F.slice_attentive_conv2d(x, FILTERS, None, G, SLICES), MAP),
+    "slice_attentive_conv2d attention": (lambda a: F.slice_attentive_conv2d(MAP, FILTERS, None, G, a), SLICES),
 }
 
 
@@ -87,44 +97,59 @@ def test_integers_are_pooled(order: int) -> None:
     [
         (lambda: F.co_attention(X, A, "p4"), "expects a FiniteGroup, got 'p4'; pass coattend.get_group"),
         (lambda: F.co_attention(X, A, None), "expects a FiniteGroup, got None"),
-        (lambda: F.attention_index("p4"), "attention_index expects a FiniteGroup"),
-        (lambda: F.attention_matrix(A, RELATIVE.double()), "index to be a tensor of integers"),
-        (lambda: F.attention_matrix(A, RELATIVE + 1), "indices from 0 to 3.*got others"),
-        (lambda: F.attention_matrix(A, None), "index to be a tensor of integers.*got None"),
-        (lambda: F.co_attention(X, torch.randn(3, 4, 4, 1), G), r"weights must be .*got \(3, 4, 4, 1\)"),
-        (lambda: F.attention_mask(X, torch.randn(3, 4, 1)), r"got \(3, 4, 1\)"),
-        (lambda: F.attention_mask(X[:, :, :0], torch.randn(3, 0, 0)), "at least one pose"),
+        (lambda: FA.attention_index("p4"), "attention_index expects a FiniteGroup"),
+        (lambda: FA.attention_matrix(A, RELATIVE.double()), "index to be a tensor of integers"),
+        (lambda: FA.attention_matrix(A, RELATIVE + 1), "indices from 0 to 3.*got others"),
+        (lambda: FA.attention_matrix(A, None), "index to be a tensor of integers.*got None"),
+        (lambda: F.co_attention(X, torch.randn(3, 4, 4, 1), G), r"weights of co-attention .*got \(3, 4, 4, 1\)"),
+        (lambda: FA.attention_mask(X, torch.randn(3, 4, 1)), r"got \(3, 4, 1\)"),
+        (lambda: FA.attention_mask(X[:, :, :0], torch.randn(3, 0, 0)), "at least one pose"),
         (lambda: F.co_attention(X, A.to("meta"), G), "one device, got cpu and meta"),
         (lambda: ca.nn.CoAttention(3, "p4").to("meta", X.dtype)(X), "parameters on meta and got an input on cpu"),
-        (lambda: F.attend_slices(PLANES, MATRICES, [], 8), "0 rows.*a multiple of 4 rows"),
-        (lambda: F.attend_slices(PLANES, MATRICES, None, 8), "rows to be a list of whole numbers.*got None"),
-        (lambda: F.attend_slices(PLANES, MATRICES, [0.0, *ROWS[1:]], 8), "rows to be a list of whole numbers"),
-        (lambda: F.attend_slices(PLANES, MATRICES, ROWS, 8.0), "channel_step to be another, got .* 8.0"),
-        (lambda: F.attend_slices(PLANES, MATRICES, [*ROWS[1:], 8], 8), "name each of the 24 planes once"),
-        (lambda: F.plane_index(PLANES, [], 8), "at least one row"),
-        (lambda: F.plane_index(PLANES, None, 8), "at least one row"),
+        (lambda: FA.attend_slices(PLANES, MATRICES, [], 8), "0 rows.*a multiple of 4 rows"),
+        (lambda: FA.attend_slices(PLANES, MATRICES, None, 8), "rows to be a list of whole numbers.*got None"),
+        (lambda: FA.attend_slices(PLANES, MATRICES, [0.0, *ROWS[1:]], 8), "rows to be a list of whole numbers"),
+        (lambda: FA.attend_slices(PLANES, MATRICES, ROWS, 8.0), "channel_step to be another, got .* 8.0"),
+        (lambda: FA.attend_slices(PLANES, MATRICES, [*ROWS[1:], 8], 8), "name each of the 24 planes once"),
+        (lambda: FA.plane_index(PLANES, [], 8), "at least one row"),
+        (lambda: FA.plane_index(PLANES, None, 8), "at least one row"),
         (lambda: F.max_pool_2x2(torch.zeros(1, 1, 3, 4)), "even height and width .*got 3 x 4"),
         (lambda: F.max_pool_2x2(torch.zeros(1, 1, 0, 4)), "at least 2, got 0 x 4"),
         (lambda: F.dropout(X, float("nan"), True), "probability p from 0 to 1, got nan"),
         (lambda: F.dropout(X, 1e300, True), "probability p from 0 to 1, got 1e"),
         (lambda: F.dropout(X, None, True), "probability p from 0 to 1, got None"),
         (lambda: F.dropout(X, "x", False), "probability p from 0 to 1, got 'x'"),
-        (lambda: F.turn_filters(torch.randn(2, 2, 5, 5), TURNS), r"turns \(4, 9\).*kernel_size=5"),
-        (lambda: F.turn_filters(torch.randn(2, 2, 3, 5), TURNS), "square filters"),
-        (lambda: F.turn_filters(FILTER, None), "turns None"),
-        (lambda: F.turn_filters(FILTER, TURNS.double()), "turns of such filters"),
-        (lambda: F.turn_filters(FILTER, TURNS + 9), "turn_filters expects indices from 0 to 8"),
-        (lambda: F.group_filters(torch.randn(2, 2, 4, 5, 5), TURNS, RELATIVE), "kernel_size=5"),
-        (lambda: F.group_filters(FILTERS, TURNS, torch.tensor(ca.dihedral(4).relative)), "indices from 0 to 3"),
-        (lambda: F.group_filters(FILTERS, TURNS, RELATIVE.double()), "relative to be a tensor of integers"),
-        (lambda: F.group_filters(FILTERS, TURNS, None), "relative to be a tensor of integers.*got None"),
-        (lambda: F.pose_blocks("p4", (0, 1)), "pose_blocks expects a FiniteGroup, got 'p4'"),
-        (lambda: F.pose_blocks(None, (0, 1)), "pose_blocks expects a FiniteGroup, got None"),
-        (lambda: F.pose_blocks(G, ()), "at least one, got"),
-        (lambda: F.pose_blocks(G, (0, 4)), "numbers from 0 to 3"),
-        (lambda: F.pose_blocks(G, (0, 0)), "different elements"),
-        (lambda: F.pose_blocks(G, (0.0, 1.0)), "tuple of different elements"),
-        (lambda: F.pose_blocks(G, (True,)), "tuple of different elements"),
+        (lambda: FB.turn_filters(torch.randn(2, 2, 5, 5), TURNS), r"turns \(4, 9\).*kernel_size=5"),
+        (lambda: FB.turn_filters(torch.randn(2, 2, 3, 5), TURNS), "square filters"),
+        (lambda: FB.turn_filters(FILTER, None), "turns None"),
+        (lambda: FB.turn_filters(FILTER, TURNS.double()), "turns of such filters"),
+        (lambda: FB.turn_filters(FILTER, TURNS + 9), "turn_filters expects indices from 0 to 8"),
+        (lambda: FB.group_filters(torch.randn(2, 2, 4, 5, 5), TURNS, RELATIVE), "kernel_size=5"),
+        (lambda: FB.group_filters(FILTERS, TURNS, torch.tensor(ca.dihedral(4).relative)), "indices from 0 to 3"),
+        (lambda: FB.group_filters(FILTERS, TURNS, RELATIVE.double()), "relative to be a tensor of integers"),
+        (lambda: FB.group_filters(FILTERS, TURNS, None), "relative to be a tensor of integers.*got None"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER, None, "p4"), "lifting_conv2d expects a FiniteGroup, got 'p4'"),
+        (lambda: F.lifting_conv2d(IMAGE[:, :1], FILTER, None, G), r"expects 2 channels in x .*got x \(1, 1, 5, 5\)"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER, torch.zeros(3), G), "one bias for each of 2 output channels, got 3"),
+        (lambda: F.lifting_conv2d(IMAGE.float(), FILTER.double(), None, G), "dtype of the weight.*got torch.float32"),
+        (lambda: F.lifting_conv2d(IMAGE.to("meta"), FILTER, None, G), "one device, got meta and cpu"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER, None, G, stride=0), "lifting_conv2d expects stride to be a whole"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER, None, G, padding=(1, 2)), "same padding along height and width"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER, None, G, padding_mode="wrap"), "padding_mode to be one of"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER, None, G, dilation=4), "kernel that covers 9 pixels"),
+        (lambda: F.group_conv2d(IMAGE, FILTERS, None, G), "to be a dense floating-point tensor .*add, merge or remove"),
+        (lambda: F.group_conv2d(MAP[:, :, :3], FILTERS, None, G), "2 channels and 4 poses in x"),
+        (lambda: F.group_conv2d(MAP, FILTERS[:, :, :3], None, G), "one slice for each of 4 relative poses, got 3"),
+        (lambda: F.group_conv2d(MAP, FILTERS, None, G, relative=(0, 0)), "different elements of C4"),
+        (lambda: F.group_conv2d(MAP, FILTERS[:1], None, G, groups=2), "a multiple of 2 filters"),
+        (lambda: F.slice_attentive_conv2d(MAP, FILTERS, None, G, A), r"\(channels=8, group=4\).*got \(3, 4\)"),
+        (lambda: pose_blocks("p4", (0, 1)), "pose_blocks expects a FiniteGroup, got 'p4'"),
+        (lambda: pose_blocks(None, (0, 1)), "pose_blocks expects a FiniteGroup, got None"),
+        (lambda: pose_blocks(G, ()), "at least one, got"),
+        (lambda: pose_blocks(G, (0, 4)), "numbers from 0 to 3"),
+        (lambda: pose_blocks(G, (0, 0)), "different elements"),
+        (lambda: pose_blocks(G, (0.0, 1.0)), "tuple of different elements"),
+        (lambda: pose_blocks(G, (True,)), "tuple of different elements"),
     ],
 )
 def test_wrong_arguments(call: Callable[[], object], message: str) -> None:
@@ -134,7 +159,7 @@ def test_wrong_arguments(call: Callable[[], object], message: str) -> None:
 
 @pytest.mark.parametrize("relative", [(2, 0), (3, 1), (1, 0, 2), (2, 3, 1, 0)])
 def test_blocks_name_the_right_slices_in_any_order(relative: tuple[int, ...]) -> None:
-    blocks = F.pose_blocks(G, relative)
+    blocks = pose_blocks(G, relative)
     for inputs, outputs in zip(blocks.inputs.tolist(), blocks.outputs.tolist(), strict=True):
         for h, output in enumerate(outputs):
             for t, pose in enumerate(inputs):
@@ -143,4 +168,4 @@ def test_blocks_name_the_right_slices_in_any_order(relative: tuple[int, ...]) ->
 
 def test_arrays_are_named_in_the_message() -> None:
     with pytest.raises(ValueError, match=r"got a numpy\.ndarray; torch\.as_tensor"):
-        F.attend(np.zeros((1, 3, 4, 2, 2)), M)
+        FA.attend(np.zeros((1, 3, 4, 2, 2)), M)

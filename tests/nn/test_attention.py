@@ -57,7 +57,7 @@ def test_eq_11_is_exact_on_c2_x_cn_and_eq_9_on_cn() -> None:
     for n in (2, 3, 4, 8):
         G = ca.direct_product(ca.cyclic(2), ca.cyclic(n))
         assert broken_elements("paper", G) == set()
-        assert torch.equal(paper_index(ca.cyclic(n)), ca.functional.attention_index(ca.cyclic(n)))
+        assert torch.equal(paper_index(ca.cyclic(n)), ca.functional.attention.attention_index(ca.cyclic(n)))
 
 
 def test_full_attention_breaks_every_element_but_the_identity() -> None:

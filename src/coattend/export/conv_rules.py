@@ -10,7 +10,6 @@ from torch import Tensor, fx, nn
 from coattend.export.attention_rules import co_attention_by_slice, contiguous_planes, slice_of_plane
 from coattend.export.rules import apply_rule, freeze_layer, frozen_copy
 from coattend.export.value import Fold, Value
-from coattend.functional import group_filters, turn_filters
 from coattend.nn import CoAttention, GroupConv2d, LiftingConv2d, PoseConv2d, ProjectionConv2d, SliceCoAttentiveConv2d
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ def freeze_conv(layer: nn.Conv2d, builder: Builder, name: str, value: Value) -> 
 @freeze_layer.register(LiftingConv2d)
 def freeze_lifting_conv(layer: LiftingConv2d, builder: Builder, name: str, value: Value) -> Value:
     """Convolve the image with the filter in every pose."""
-    filters = turn_filters(layer.weight, layer.turns).transpose(1, 2).flatten(0, 1)
-    conv = _plain_conv(layer, filters, layer.bias_per_pose(), layer.groups)
+    conv = _plain_conv(layer)
     node = builder.module(name, conv, builder.original(value))
     return builder.respond(name, _conv_value(conv, node, layer.group.order))
 
@@ -37,13 +35,11 @@ def freeze_lifting_conv(layer: LiftingConv2d, builder: Builder, name: str, value
 def freeze_group_conv(layer: GroupConv2d, builder: Builder, name: str, value: Value) -> Value:
     """Convolve the planes with the whole bank of filters, or, for a restricted filter, with blocks of it."""
     order, planes = layer.group.order, builder.folded(value, layer.group.order)
+    conv = _plain_conv(layer)
     if not layer.in_blocks:
-        filters = group_filters(layer.whole_weight(), layer.turns, layer.relative_table).flatten(2, 3).flatten(0, 1)
-        conv = _plain_conv(layer, filters, layer.bias_per_pose(), layer.groups)
         return builder.respond(name, _conv_value(conv, builder.module(name, conv, planes), order))
     # Blocks of poses are channel groups of one convolution, in an order of their own.
-    back, groups = layer.output_planes.argsort(), len(layer.blocks.outputs) * layer.groups
-    conv = _plain_conv(layer, layer.block_filters(), layer.block_biases(), groups)
+    back = layer.output_planes.argsort()
     inputs, outputs = (
         builder.tensor(f"{name}.{key}", planes.clone())
         for key, planes in (("inputs", layer.input_planes), ("outputs", layer.output_planes))
@@ -59,11 +55,9 @@ def freeze_projection_conv(layer: ProjectionConv2d, builder: Builder, name: str,
     """Convolve each pose with the filter in that pose and sum, perhaps with attention before the sum."""
     order = layer.group.order
     planes = builder.folded(value, order)
-    poses = turn_filters(layer.weight, layer.turns)
+    conv = _plain_conv(layer)
     if layer.attention is None:
-        conv = _plain_conv(layer, poses.flatten(1, 2), layer.bias, layer.groups)
         return builder.respond(name, _conv_value(conv, builder.module(name, conv, planes), None))
-    conv = _plain_conv(layer, poses.permute(2, 0, 1, 3, 4).flatten(0, 1), None, order * layer.groups)
     by_pose = builder.module(name, conv, _pose_major(builder, planes, order))
     responses = builder.call(torch.transpose, builder.call(torch.unflatten, by_pose, 1, (order, -1)), 1, 2)
     inside = Value(builder.call(torch.flatten, responses, 1, 2), order)
@@ -79,7 +73,7 @@ def freeze_projection_conv(layer: ProjectionConv2d, builder: Builder, name: str,
 def freeze_slice_conv(layer: SliceCoAttentiveConv2d, builder: Builder, name: str, value: Value) -> Value:
     """Convolve each input pose with its filter slices, attend to each slice, and sum the slices."""
     order, slices = layer.group.order, len(layer.relative)
-    conv = _plain_conv(layer, layer.slice_filters(), None, order * layer.groups)
+    conv = _plain_conv(layer)
     planes = builder.module(name, conv, _pose_major(builder, builder.folded(value, order), order))
     first = slices * torch.arange(layer.out_channels)
     index = (first[:, None] + torch.tensor(layer.rows)).unflatten(1, (slices, order))
@@ -119,8 +113,9 @@ def _attend_to_slices(
     return Value(total, order, fold, owned=True)
 
 
-def _plain_conv(layer: PoseConv2d, filters: Tensor, bias: Tensor | None, groups: int) -> nn.Conv2d:
-    """Return a convolution of planes with the geometry of a layer."""
+def _plain_conv(layer: PoseConv2d) -> nn.Conv2d:
+    """Return the convolution of planes that a layer computes."""
+    filters, bias, groups = layer.filters(), layer.expanded_bias(), layer.filter_groups
     planes, per_group = filters.shape[:2]
     conv = nn.Conv2d(
         per_group * groups,

@@ -148,22 +148,26 @@ def _mask(x: Tensor, matrix: Tensor) -> Tensor:
     return mask.to(x.dtype).reshape(x.shape)
 
 
-def _checked_matrix(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
-    check_group("co_attention", group)
-    check_tensor("co_attention", "x", x, MAP, 5)
-    check_tensor("co_attention", "weights", weights, "(channels, group) or (channels, group, group)", 2, or_more=True)
+def attention_matrices(function: str, weights: Tensor, channels: int, group: FiniteGroup) -> Tensor:
+    """Return the matrices (channels, group, group) for weights that are vectors or matrices."""
+    check_tensor(function, "weights", weights, "(channels, group) or (channels, group, group)", 2, or_more=True)
     n = group.order
-    if x.shape[2] != n:
-        raise ValueError(
-            f"co_attention expects a map (batch, channels, group={n}, height, width) for {group.name}, "
-            f"got {tuple(x.shape)}."
-        )
-    channels = x.shape[1]
     if weights.shape == (channels, n):
         return attention_matrix(weights, attention_index(group).to(weights.device))
     if weights.shape == (channels, n, n):
         return weights
     raise ValueError(
-        f"weights must be (channels={channels}, group={n}) or (channels={channels}, group={n}, group={n}) for a map "
-        f"{tuple(x.shape)}, got {tuple(weights.shape)}."
+        f"{function} expects weights of co-attention (channels={channels}, group={n}) or (channels={channels}, "
+        f"group={n}, group={n}), got {tuple(weights.shape)}."
     )
+
+
+def _checked_matrix(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
+    check_group("co_attention", group)
+    check_tensor("co_attention", "x", x, MAP, 5)
+    if x.shape[2] != group.order:
+        raise ValueError(
+            f"co_attention expects a map (batch, channels, group={group.order}, height, width) for {group.name}, "
+            f"got {tuple(x.shape)}."
+        )
+    return attention_matrices("co_attention", weights, x.shape[1], group)

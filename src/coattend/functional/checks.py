@@ -1,15 +1,18 @@
-"""What the functions of this package require of their arguments, and how they say so."""
+"""Checks of the arguments of functions, with messages that say what is expected, what came and what to do."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from coattend.functional.dispatch import autocasts
 from coattend.groups import FiniteGroup
+from coattend.groups.integers import whole_number
 
+IMAGE = "(batch, channels, height, width)"
 MAP = "(batch, channels, group, height, width)"
 PLANES = "(batch, planes, height, width)"
 MATRICES = "(channels, group, group)"
@@ -26,7 +29,7 @@ def check_tensor(
     or_more: bool = False,
     integers_too: bool = False,
 ) -> None:
-    """Require a dense tensor of floating-point numbers with so many axes."""
+    """Require a dense floating-point tensor with a number of axes."""
     if (
         not isinstance(value, Tensor)
         or value.is_nested
@@ -54,7 +57,7 @@ def check_table(function: str, name: str, value: object, axes: str, rank: int | 
 
 
 def select(function: str, values: Tensor, axis: int, index: Tensor) -> Tensor:
-    """``index_select`` for any shape of the index, flattened, which says whose index it was that does not fit."""
+    """Apply ``index_select`` with an index of any shape, flattened, and name the function if the index does not fit."""
     try:
         return values.index_select(axis, index.flatten())
     except (IndexError, RuntimeError) as reason:
@@ -65,7 +68,7 @@ def select(function: str, values: Tensor, axis: int, index: Tensor) -> Tensor:
 
 
 def check_group(function: str, group: object) -> None:
-    """Require a group, not its name."""
+    """Require a group instead of its name."""
     if not isinstance(group, FiniteGroup):
         raise ValueError(
             f"{function} expects a FiniteGroup, got {_described(group)}; pass coattend.get_group('p4') for a name."
@@ -117,9 +120,9 @@ def check_slices(function: str, planes: Tensor, matrix: Tensor, rows: Sequence[i
     check_one_device(function, planes, matrix)
 
 
-@functools.lru_cache(maxsize=256)  # a network asks the same in every step
+@functools.lru_cache(maxsize=256)  # a network checks the same rows in every step
 def check_rows(function: str, rows: tuple[int, ...], channel_step: int, planes: int) -> None:
-    """Require rows that name every plane of an image once: no other memory is read, and every gradient is written."""
+    """Require rows that name every plane once, so that kernels read no other memory and write every gradient."""
     channels = planes // len(rows)
     numbers = [channel * channel_step + row for channel in range(channels) for row in rows]
     if sorted(numbers) != list(range(len(numbers))):
@@ -129,6 +132,57 @@ def check_rows(function: str, rows: tuple[int, ...], channel_step: int, planes: 
             f"{len(set(numbers))} of them different, with channel_step={channel_step}; pass the rows and the step of a "
             "SliceCoAttentiveConv2d."
         )
+
+
+def check_input(function: str, x: Tensor, weight: Tensor, groups: int, order: int | None = None) -> None:
+    """Require an image, or with ``order`` a map, with as many channels as the filters of a convolution read."""
+    axes = IMAGE if order is None else MAP
+    check_tensor(function, "x", x, axes, 4 if order is None else 5)
+    channels = weight.shape[1] * groups
+    if x.shape[1] != channels or len(weight) % groups or order not in (None, x.shape[2]):
+        poses = "" if order is None else f" and {order} poses"
+        raise ValueError(
+            f"{function} expects {channels} channels{poses} in x {axes} and a multiple of {groups} filters for "
+            f"groups={groups} and a weight {tuple(weight.shape)}, got x {tuple(x.shape)}; let the weight have "
+            "(out, in / groups, ...) filters."
+        )
+    check_one_device(function, x, weight)
+    if x.dtype != weight.dtype and not autocasts(x):
+        raise ValueError(
+            f"{function} expects x in the dtype of the weight, {weight.dtype}, got {x.dtype}; convert one of them or "
+            "run under torch.autocast."
+        )
+
+
+def check_bias(function: str, bias: Tensor | None, channels: int) -> None:
+    """Require one bias per output channel, or none."""
+    if bias is None:
+        return
+    check_tensor(function, "bias", bias, "(out,)", 1)
+    if len(bias) != channels:
+        raise ValueError(f"{function} expects one bias for each of {channels} output channels, got {len(bias)}.")
+
+
+def checked_relative(
+    owner: str, group: FiniteGroup, relative: Iterable[int] | None, slices: int | None = None
+) -> tuple[int, ...]:
+    """Return relative poses as a tuple, by default the whole group: different elements, one for each slice if given."""
+    if relative is None:
+        poses = tuple(group.elements)
+    else:
+        given = list(relative) if isinstance(relative, Iterable) else [relative]
+        poses = tuple(t for t in map(whole_number, given) if t is not None and 0 <= t < group.order)
+        if not given or len(set(poses)) < len(given):
+            raise ValueError(
+                f"{owner} expects relative to hold different elements of {group.name}, numbers from 0 to "
+                f"{group.order - 1}, at least one, got {given}."
+            )
+    if slices is not None and len(poses) != slices:
+        raise ValueError(
+            f"{owner} expects a weight with one slice for each of {len(poses)} relative poses, got {slices} slices; "
+            "pass the relative poses of the slices as relative=."
+        )
+    return poses
 
 
 def check_windows(function: str, x: Tensor) -> None:
@@ -146,8 +200,8 @@ def check_gradient(function: str, grad: Tensor, shape: Sequence[int], x: Tensor)
     """Require the gradient of a result of this shape."""
     if grad.shape != torch.Size(shape) or not grad.is_floating_point() or grad.layout is not torch.strided:
         raise ValueError(
-            f"{function} expects a dense floating-point gradient {tuple(shape)}, that of the result, got "
-            f"{_described(grad)}; pass one of the result's shape."
+            f"{function} expects a dense floating-point gradient {tuple(shape)}, the shape of the result, got "
+            f"{_described(grad)}; pass one of that shape."
         )
     check_one_device(function, x, grad)
 
@@ -164,7 +218,7 @@ def _described(value: object) -> str:
 
 def _remedy(value: object) -> str:
     if not isinstance(value, Tensor):
-        return "torch.as_tensor makes one of an array"
+        return "torch.as_tensor converts arrays"
     if value.is_nested:
         return "pad it to a dense one with torch.nested.to_padded_tensor"
     if value.layout is not torch.strided:

@@ -1,18 +1,73 @@
-"""Banks of turned filters: what a plain convolution needs to convolve on a group.
+"""Banks of turned filters: the filters of the plain convolutions that convolve on a group.
 
-``turns`` is what :func:`coattend.groups.filter_turns` returns; ``relative[g, h] = g^-1 h``.
+Letters of axes: o and i output and input channel, g and h output and input pose, t slice of a filter on the group,
+k k taps. ``turns`` is what :func:`coattend.groups.filter_turns` returns.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.checks import check_table, check_tensor, select
+from coattend.functional.tables import GroupTables
+
+
+def lifting_filters(weight: Tensor, turns: Tensor) -> Tensor:
+    """Return the bank of a lifting convolution, ``bank[o, g, i] = g.(weight[o, i])``: o i k k -> (o g) i k k."""
+    return turn_filters(weight, turns).transpose(1, 2).flatten(0, 1)
+
+
+def projection_filters(weight: Tensor, turns: Tensor) -> Tensor:
+    """Return the bank of a projection, ``bank[o, i, h] = h.(weight[o, i])``: o i k k -> o (i h) k k."""
+    return turn_filters(weight, turns).flatten(1, 2)
+
+
+def pose_filters(weight: Tensor, turns: Tensor) -> Tensor:
+    """Return the bank of a projection with one channel group per pose, ``bank[h, o, i] = h.(weight[o, i])``.
+
+    o i k k -> (h o) i k k
+    """
+    return turn_filters(weight, turns).permute(2, 0, 1, 3, 4).flatten(0, 1)
+
+
+def group_filters(weight: Tensor, turns: Tensor, relative: Tensor) -> Tensor:
+    """Return the bank of a group convolution, ``bank[o, g, i, h] = g.(weight[o, i, relative[g, h]])``.
+
+    o i t k k -> (o g) (i h) k k, where ``relative[g, h]`` is the slice of the relative pose g^-1 h. If the filter has
+    fewer slices than the group has poses, the slice after the last one is zero.
+    """
+    check_table("group_filters", "relative", relative, "(group, group)", 2)
+    check_tensor("group_filters", "weight", weight, "(out, in, slices, k, k)", 5)
+    if weight.shape[2] < len(relative):
+        weight = F.pad(weight, (0, 0, 0, 0, 0, 1))
+    poses = torch.arange(len(relative), device=relative.device)[:, None]
+    bank = turned_slices(weight, turns, relative, poses)  # o i g h k k
+    return bank.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+
+
+def table_filters(weight: Tensor, tables: GroupTables, groups: int) -> Tensor:
+    """Return the bank of a group convolution with given tables: of all pairs of poses, or of blocks of poses."""
+    if tables.blocks is None:
+        return group_filters(weight, tables.turns, tables.relative)
+    slices, poses = tables.blocks.slices, tables.blocks.poses
+    return tables.blocks.layout.filters(turned_slices(weight, tables.turns, slices, poses), groups)
+
+
+def slice_filters(weight: Tensor, turns: Tensor, poses: Tensor) -> Tensor:
+    """Return the bank of a slice-attentive convolution, with one channel group per input pose h.
+
+    ``bank[h, o, t, i] = poses[h, t].(weight[o, i, t])``: o i t k k -> (h o t) i k k
+    """
+    check_table("slice_filters", "poses", poses, "(group, slices)", 2)
+    slices = torch.arange(poses.shape[1], device=poses.device).expand(poses.shape)
+    bank = turned_slices(weight, turns, slices, poses)  # o i h t k k
+    return bank.permute(2, 0, 3, 1, 4, 5).flatten(0, 2)
 
 
 def turn_filters(weight: Tensor, turns: Tensor) -> Tensor:
-    """Every filter in every pose: (..., k, k) -> (..., group, k, k)."""
+    """Return every filter in every pose: (..., k, k) -> (..., group, k, k)."""
     check_tensor("turn_filters", "weight", weight, "(..., k, k)", 2, or_more=True)
     _check_turns("turn_filters", weight, turns)
     taps = weight.flatten(-2)
@@ -23,20 +78,10 @@ def turn_filters(weight: Tensor, turns: Tensor) -> Tensor:
     return turned.reshape(*weight.shape[:-2], len(turns), *weight.shape[-2:])
 
 
-def group_filters(weight: Tensor, turns: Tensor, relative: Tensor) -> Tensor:
-    """The bank of a group convolution, ``bank[o, g, i, h] = g.(weight[o, i, g^-1 h])``.
-
-    (out, in, group, k, k) -> (out, group, in, group, k, k)
-    """
-    check_table("group_filters", "relative", relative, "(group, group)", 2)
-    poses = torch.arange(len(relative), device=relative.device)[:, None]
-    return turned_slices(weight, turns, relative, poses).transpose(1, 2).contiguous()
-
-
 def turned_slices(weight: Tensor, turns: Tensor, slices: Tensor, poses: Tensor) -> Tensor:
-    """Slices of a filter on the group in chosen poses, ``bank[o, i, a, b] = poses[a, b].(weight[o, i, slices[a, b]])``.
+    """Return slices of a filter in given poses, ``bank[o, i, a, b] = poses[a, b].(weight[o, i, slices[a, b]])``.
 
-    (out, in, slices, k, k) -> (out, in, *slices.shape, k, k)
+    o i t k k -> o i (shape of ``slices``) k k
     """
     check_tensor("turned_slices", "weight", weight, "(out, in, slices, k, k)", 5)
     _check_turns("turned_slices", weight, turns)
@@ -50,8 +95,8 @@ def turned_slices(weight: Tensor, turns: Tensor, slices: Tensor, poses: Tensor) 
         every = turned.reshape(out_channels, in_channels, number * len(turns), k**2)
         bank = select("turned_slices", every, 2, index)
     else:
-        posed = select("turned_slices", turns, 0, poses).reshape(*poses.shape, -1)
-        bank = select("turned_slices", weight.flatten(2), 2, slices[..., None] * k**2 + posed)
+        taps = select("turned_slices", turns, 0, poses).reshape(*poses.shape, -1)
+        bank = select("turned_slices", weight.flatten(2), 2, slices[..., None] * k**2 + taps)
     return bank.reshape(out_channels, in_channels, *slices.shape, k, k)
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from coattend._registry import Registry
-from coattend.functional import (
+from coattend.functional import build_kernels
+from coattend.functional.attention import (
     attend,
     attend_slices,
     attention_index,
     attention_mask,
     attention_matrix,
-    build_kernels,
     plane_index,
 )
 from coattend.groups import FiniteGroup, get_group

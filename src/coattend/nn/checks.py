@@ -1,4 +1,4 @@
-"""What every layer asks of its arguments and its input, and how it says so."""
+"""Checks of the arguments and inputs of layers, with messages that name the class of the layer."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
-from coattend.functional import autocasts
+from coattend.functional.dispatch import autocasts
+from coattend.functional.geometry import Size as Size
+from coattend.functional.geometry import checked_integer, checked_size
 from coattend.groups import FiniteGroup
 from coattend.groups.axes import axis_names
-from coattend.groups.integers import whole_number
-
-Size = int | tuple[int, int]  # one for both axes; pairs must be equal
-LARGEST = 2**31 - 1
 
 
 def check_tensor(layer: nn.Module, x: Tensor, expected: str) -> None:
     """Require an ordinary dense tensor."""
     if not isinstance(x, Tensor):
         raise ValueError(
-            f"{_name(layer)} expects {expected}, got {type(x).__name__}; pass a tensor (torch.as_tensor makes one)."
+            f"{_name(layer)} expects {expected}, got {type(x).__name__}; pass a tensor, such as torch.as_tensor(x)."
         )
     if x.layout != torch.strided or x.is_nested or x.is_quantized:
         kind = "nested" if x.is_nested else "quantised" if x.is_quantized else str(x.layout)
@@ -51,14 +49,11 @@ def check_map(
         remedy = "lift images with LiftingConv2d first" if x.ndim == 4 and rank == 5 else "add the missing axes"
         problem = f"; {remedy}"
     elif channels is not None and x.shape[1] != channels:
-        problem = (
-            f" with {x.shape[1]} channels; let the layer before it have as many out_channels as this one has "
-            "channels coming in"
-        )
+        problem = f" with {x.shape[1]} channels; the layer before it needs out_channels={channels}"
     elif order is not None and x.shape[2] != order:
         problem = f" with a group axis of {x.shape[2]}; build both layers over the same group"
     else:
-        problem = ", in which there is nothing; only the batch may be empty"
+        problem = ", which is empty; only the batch may be empty"
     raise ValueError(f"{_name(layer)} expects a map {expected}, got {tuple(x.shape)}{problem}.")
 
 
@@ -84,19 +79,19 @@ def check_planar(layer: nn.Module, group: FiniteGroup) -> None:
         )
 
 
-def check_image(layer: nn.Module, x: Tensor, channels: int) -> None:
-    """Require an image (batch, channels, height, width)."""
-    check_tensor(layer, x, f"an image (batch, channels={channels}, height, width)")
-    if x.ndim != 4 or x.shape[1] != channels:
-        remedy = "this is a map on a group already: use GroupConv2d" if x.ndim == 5 else "check the input's axes"
-        raise ValueError(
-            f"{_name(layer)} expects an image (batch, channels={channels}, height, width), got {tuple(x.shape)}; "
-            f"{remedy}."
-        )
+def check_image(layer: nn.Module, x: Tensor, channels: int, dimension: int | None = None) -> None:
+    """Require an image (batch, channels, height, width), with the spatial axes of a group's dimension."""
+    axes = axis_names(dimension)
+    expected = f"an image (batch, channels={channels}, {', '.join(axes)})"
+    check_tensor(layer, x, expected)
+    rank = 2 + len(axes)
+    if x.ndim != rank or x.shape[1] != channels:
+        remedy = "use GroupConv2d for a map on a group" if x.ndim == rank + 1 else "check the axes of the input"
+        raise ValueError(f"{_name(layer)} expects {expected}, got {tuple(x.shape)}; {remedy}.")
 
 
 def check_device(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
-    """Require the parameters' device: between the meta device and another one torch would compute with nothing."""
+    """Require the device of the parameters; torch does not notice a mix of the meta device with another one."""
     if x.device != parameter.device:
         raise ValueError(
             f"{_name(layer)} has parameters on {parameter.device} and got an input on {x.device}; move one of them "
@@ -105,7 +100,7 @@ def check_device(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
 
 
 def check_dtype(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
-    """Require the parameters' device, and their dtype unless autocast takes care of it."""
+    """Require the device of the parameters, and their dtype unless autocast converts it."""
     check_device(layer, x, parameter)
     if x.dtype != parameter.dtype and not autocasts(x):
         raise ValueError(
@@ -115,25 +110,13 @@ def check_dtype(layer: nn.Module, x: Tensor, parameter: Tensor) -> None:
 
 
 def check_integer(layer: nn.Module, name: str, value: object, minimum: int) -> int:
-    """Require a whole number of any integer type."""
-    number = whole_number(value)
-    if number is None or not minimum <= number <= LARGEST:
-        raise ValueError(
-            f"{_name(layer)} expects {name} to be a whole number from {minimum} to {LARGEST}, got {value!r}."
-        )
-    return number
+    """Return a whole number of any integer type as an int."""
+    return checked_integer(_name(layer), name, value, minimum)
 
 
 def check_size(layer: nn.Module, name: str, value: object, minimum: int) -> int:
-    """Require a whole number for both axes, or an equal pair."""
-    if isinstance(value, (tuple, list)) and len(value) == 2:
-        if value[0] != value[1]:
-            raise ValueError(
-                f"{_name(layer)} expects the same {name} along height and width, got {value!r}: unequal ones do not "
-                "commute with quarter turns."
-            )
-        value = value[0]
-    return check_integer(layer, name, value, minimum)
+    """Return a whole number for both axes, given as one or as an equal pair."""
+    return checked_size(_name(layer), name, value, minimum)
 
 
 def check_number(layer: nn.Module, name: str, value: object, low: float, high: float = math.inf) -> float:
@@ -148,7 +131,7 @@ def check_number(layer: nn.Module, name: str, value: object, low: float, high: f
 
 
 def check_choice(layer: nn.Module, name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Require one of a few words."""
+    """Require one of the given words."""
     if value not in choices:
         raise ValueError(f"{_name(layer)} expects {name} to be one of {', '.join(map(repr, choices))}, got {value!r}.")
 

@@ -1,7 +1,4 @@
-"""Group convolutions: image -> map, map -> map, map -> image.
-
-One filter is turned through all poses of the group by gathering from tables; what remains is a plain conv2d.
-"""
+"""Group convolutions: image -> map, map -> map, map -> image."""
 
 from __future__ import annotations
 
@@ -10,13 +7,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from coattend.functional import blocks_are_faster, group_filters, pose_blocks, turn_filters, turned_slices
+from coattend.functional import group_conv2d, lifting_conv2d, projection_conv2d
+from coattend.functional.filter_bank import lifting_filters, pose_filters, projection_filters, table_filters
+from coattend.functional.geometry import Size
+from coattend.functional.pose_blocks import PoseBlocks, blocks_are_faster
+from coattend.functional.tables import BlockTables, GroupTables, group_tables
 from coattend.groups import FiniteGroup, Interpolation
-from coattend.nn._conv_base import PoseConv2d, batch_parts
+from coattend.nn._conv_base import Device, PoseConv2d
 from coattend.nn.attention import CoAttention, PoseAttention, Structure
-from coattend.nn.checks import Size, check_dtype, check_image, check_map
-
-BLOCK_BYTES = 4 * 2**20  # gathered poses that are still in the cache when the convolution reads them
 
 
 class LiftingConv2d(PoseConv2d):
@@ -27,7 +25,7 @@ class LiftingConv2d(PoseConv2d):
     Shapes: (batch, in_channels, height, width) -> (batch, out_channels, group, height', width');
     weight (out, in, k, k), one bias per channel.
     Differs from the paper: over ``cyclic(n)`` pose r turns filters counter-clockwise, in Eq. 3 as printed clockwise;
-    for that use ``cyclic(n, clockwise=True)``, or :class:`CycleConv2d`. Angles other than quarter turns are
+    for that use ``cyclic(n, clockwise=True)``, or :class:`CycleConv2d`. Angles other than multiples of 90 degrees are
     interpolated (docs/conventions.md).
 
     >>> LiftingConv2d(1, 10, 3, group="p4")(torch.zeros(2, 1, 28, 28)).shape
@@ -47,6 +45,9 @@ class LiftingConv2d(PoseConv2d):
         bias: bool = True,
         padding_mode: str = "zeros",
         interpolation: Interpolation = "bicubic",
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -60,14 +61,17 @@ class LiftingConv2d(PoseConv2d):
             bias,
             padding_mode,
             interpolation,
+            device=device,
+            dtype=dtype,
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Lift the image onto the group."""
-        check_image(self, x, self.in_channels)
-        check_dtype(self, x, self.weight)
-        filters = turn_filters(self.weight, self.turns).transpose(1, 2)
-        return self.convolve(x, filters.flatten(0, 1), self.bias_per_pose(), poses=self.group.order)
+        self._check(x)
+        return lifting_conv2d(x, self.weight, self.bias, self.group, *self._arguments(), turns=self.turns)
+
+    def filters(self) -> Tensor:
+        """See :meth:`PoseConv2d.filters`: (out * group, in, k, k)."""
+        return lifting_filters(self.weight, self.turns)
 
 
 class GroupConv2d(PoseConv2d):
@@ -80,20 +84,22 @@ class GroupConv2d(PoseConv2d):
     Shapes: (batch, in_channels, group, height, width) -> (batch, out_channels, group, height', width');
     weight (out, in, group, k, k), or (out, in, |T|, k, k), one bias per channel.
     Differs from the paper: over ``cyclic(n)`` pose r turns filters counter-clockwise, in Eq. 3 as printed clockwise,
-    which is :class:`IsotonicConv2d`; numbering the poses the other way round makes one of the other. Angles other than
-    quarter turns are interpolated (docs/conventions.md).
+    which is :class:`IsotonicConv2d`; the two differ by the numbering of the poses. Angles other than multiples of
+    90 degrees are interpolated (docs/conventions.md).
 
     >>> GroupConv2d(10, 20, 3, group="p4m")
-    GroupConv2d(D4, 10 -> 20, kernel=3)
+    GroupConv2d(10, 20, kernel_size=3, stride=1, group=D4)
     """
 
     filter_on_group = True
     input_on_group = True
     relative_table: Tensor
-    poses: Tensor
     slices: Tensor
+    poses: Tensor
     input_planes: Tensor
     output_planes: Tensor
+    blocks: PoseBlocks
+    in_blocks: bool
 
     def __init__(
         self,
@@ -109,6 +115,9 @@ class GroupConv2d(PoseConv2d):
         padding_mode: str = "zeros",
         interpolation: Interpolation = "bicubic",
         relative: Iterable[int] | None = None,
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -123,72 +132,69 @@ class GroupConv2d(PoseConv2d):
             padding_mode,
             interpolation,
             relative,
+            device=device,
+            dtype=dtype,
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve over positions and poses."""
-        check_map(self, x, self.in_channels, self.group.order)
-        check_dtype(self, x, self.weight)
+        self._check(x)
+        arguments = (*self._arguments(), self.relative)
+        return group_conv2d(x, self.weight, self.bias, self.group, *arguments, tables=self._group_tables())
+
+    def filters(self) -> Tensor:
+        """See :meth:`PoseConv2d.filters`: (out * group, in * group, k, k), or, in blocks, those of the blocks."""
+        return table_filters(self.weight, self._group_tables(), self.groups)
+
+    def expanded_bias(self) -> Tensor | None:
+        """See :meth:`PoseConv2d.expanded_bias`."""
+        if self.bias is None or not self.in_blocks:
+            return super().expanded_bias()
+        return self.blocks.biases(self.bias, self.groups)
+
+    @property
+    def filter_groups(self) -> int:
+        """See :attr:`PoseConv2d.filter_groups`."""
+        return self.groups * (len(self.blocks.outputs) if self.in_blocks else 1)
+
+    def _group_tables(self) -> GroupTables:
+        blocks = None
         if self.in_blocks:
-            return self._convolve_blocks(x)
-        filters = group_filters(self.whole_weight(), self.turns, self.relative_table).flatten(2, 3).flatten(0, 1)
-        return self.convolve(x, filters, self.bias_per_pose(), poses=self.group.order)
-
-    def whole_weight(self) -> Tensor:
-        """The filter on the whole group, zero for relative poses that are left out: (out, in, group, k, k)."""
-        if not self.is_restricted:
-            return self.weight
-        whole = self.weight.new_zeros(*self.weight.shape[:2], self.group.order, *self.weight.shape[3:])
-        return whole.index_copy(2, torch.tensor(self.relative, device=self.weight.device), self.weight)
-
-    def block_filters(self) -> Tensor:
-        """The filters of a restricted layer: blocks of poses as channel groups of one plain convolution."""
-        return self.blocks.filters(turned_slices(self.weight, self.turns, self.slices, self.poses), self.groups)
-
-    def block_biases(self) -> Tensor | None:
-        """One bias per plane that the blocks write."""
-        return None if self.bias is None else self.blocks.biases(self.bias, self.groups)
+            blocks = BlockTables(self.blocks, self.slices, self.poses, self.input_planes, self.output_planes)
+        return GroupTables(self.turns, self.relative_table, blocks)
 
     def _tables(self) -> dict[str, Tensor]:
-        tables = {**super()._tables(), "relative_table": torch.tensor(self.group.relative)}
+        channels = self.in_channels, self.out_channels, self.groups
+        turns, relative, blocks = group_tables(
+            self.group, self.kernel_size, self.relative, *channels, self.interpolation
+        )
+        tables = {"turns": turns, "relative_table": relative}
         self.in_blocks = False
-        if not self.is_restricted:
+        if blocks is None:
             return tables
-        self.blocks = pose_blocks(self.group, self.relative)
+        self.blocks = blocks.layout
         self.in_blocks = blocks_are_faster(
             self.blocks, self.in_channels // self.groups, self.out_channels // self.groups, self.kernel_size
         )
-        poses = self.blocks.outputs[:, :, None].expand(-1, -1, len(self.relative))
         return {
             **tables,
-            "poses": poses,
-            "slices": self.blocks.slices.expand_as(poses),
-            "input_planes": self.blocks.input_planes(self.in_channels, self.groups),
-            "output_planes": self.blocks.output_planes(self.out_channels, self.groups),
+            "slices": blocks.slices,
+            "poses": blocks.poses,
+            "input_planes": blocks.input_planes,
+            "output_planes": blocks.output_planes,
         }
-
-    def _convolve_blocks(self, x: Tensor) -> Tensor:
-        filters, biases = self.block_filters(), self.block_biases()
-        groups, shape = len(self.blocks.outputs) * self.groups, (self.out_channels, self.group.order)
-        image_bytes = len(self.input_planes) * x.shape[-2:].numel() * x.element_size()
-        parts = []
-        for part in batch_parts(x.flatten(1, 2), image_bytes, BLOCK_BYTES):
-            planes = self.convolve(part.index_select(1, self.input_planes), filters, biases, groups)
-            parts.append(planes.index_select(1, self.output_planes).unflatten(1, shape))
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 class ProjectionConv2d(PoseConv2d):
     """Correlate each pose of a map with the filter in that pose and sum: map -> image.
 
-    ``y[o] = sum_s A( sum_i x[i, s] * (s.W[o, i]) ) + b[o]``, [LI18]'s *decycle*, the adjoint of lifting. With
-    ``attention=True``, A is co-attention over the per-pose responses before they are summed; it is the only place
-    where the output of this layer still has a group axis to attend along.
+    ``y[o] = sum_h A( sum_i x[i, h] * (h.W[o, i]) ) + b[o]``, [LI18]'s *decycle*, the adjoint of lifting. With
+    ``attention=True``, A is co-attention over the responses of the poses before they are summed, the only point at
+    which the output of this layer still has a group axis.
 
     Shapes: (batch, in_channels, group, height, width) -> (batch, out_channels, height', width');
     weight (out, in, k, k), one bias per channel, attention.weight (out, group).
     Differs from the paper: it does not say how attention enters a layer without an output pose; the parameter counts
-    of its Table 1 ask for one vector per output channel here.
+    of its Table 1 imply one vector per output channel here.
 
     >>> ProjectionConv2d(10, 10, 4, group="p4")(torch.zeros(2, 10, 4, 4, 4)).shape
     torch.Size([2, 10, 1, 1])
@@ -211,6 +217,9 @@ class ProjectionConv2d(PoseConv2d):
         interpolation: Interpolation = "bicubic",
         attention: bool = False,
         structure: Structure = "group",
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -224,21 +233,29 @@ class ProjectionConv2d(PoseConv2d):
             bias,
             padding_mode,
             interpolation,
+            device=device,
+            dtype=dtype,
         )
-        self.attention: PoseAttention | None = (
-            CoAttention(self.out_channels, self.group, structure, init_std=self.init_std) if attention else None
-        )
+        self.attention: PoseAttention | None = None
+        if attention:
+            self.attention = CoAttention(
+                self.out_channels, self.group, structure, init_std=self.init_std, device=device, dtype=dtype
+            )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Project the map onto the plane."""
-        check_map(self, x, self.in_channels, self.group.order)
-        check_dtype(self, x, self.weight)
-        poses = turn_filters(self.weight, self.turns)
-        if self.attention is None:
-            return self.convolve(x, poses.flatten(1, 2), self.bias)
-        # One convolution per pose, run as channel groups of a single one: hence the pose-major order.
-        filters = poses.permute(2, 0, 1, 3, 4).flatten(0, 1)
-        pose_major = self.convolve(x.transpose(1, 2).flatten(1, 2), filters, None, self.group.order * self.groups)
-        responses = pose_major.unflatten(1, (self.group.order, self.out_channels)).transpose(1, 2)
-        y = self.attention(responses).sum(dim=2)
-        return y if self.bias is None else y + self.bias[:, None, None]
+        self._check(x)
+        arguments = (*self._arguments(), self.attention)
+        return projection_conv2d(x, self.weight, self.bias, self.group, *arguments, turns=self.turns)
+
+    def filters(self) -> Tensor:
+        """See :meth:`PoseConv2d.filters`: (out, in * group, k, k), or, before attention, (group * out, in, k, k)."""
+        return (projection_filters if self.attention is None else pose_filters)(self.weight, self.turns)
+
+    def expanded_bias(self) -> Tensor | None:
+        """See :meth:`PoseConv2d.expanded_bias`."""
+        return self.bias if self.attention is None else None
+
+    @property
+    def filter_groups(self) -> int:
+        """See :attr:`PoseConv2d.filter_groups`: with attention one for every pose of the input."""
+        return self.groups * (1 if self.attention is None else self.group.order)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
+
+from coattend.functional.geometry import Size
 from coattend.groups import cyclic
+from coattend.nn._conv_base import Device
 from coattend.nn.attention import Structure
-from coattend.nn.checks import Size
 from coattend.nn.conv import GroupConv2d, LiftingConv2d, ProjectionConv2d
 
 CLOCKWISE = cyclic(4, clockwise=True)
@@ -26,6 +29,9 @@ class CycleConv2d(LiftingConv2d):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -38,6 +44,8 @@ class CycleConv2d(LiftingConv2d):
             groups,
             bias,
             padding_mode,
+            device=device,
+            dtype=dtype,
         )
 
 
@@ -59,6 +67,9 @@ class IsotonicConv2d(GroupConv2d):
         bias: bool = True,
         padding_mode: str = "zeros",
         relative: Iterable[int] | None = None,
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -72,6 +83,8 @@ class IsotonicConv2d(GroupConv2d):
             bias,
             padding_mode,
             relative=relative,
+            device=device,
+            dtype=dtype,
         )
 
 
@@ -91,6 +104,9 @@ class DecycleConv2d(ProjectionConv2d):
         padding_mode: str = "zeros",
         attention: bool = False,
         structure: Structure = "group",
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -105,4 +121,6 @@ class DecycleConv2d(ProjectionConv2d):
             padding_mode,
             attention=attention,
             structure=structure,
+            device=device,
+            dtype=dtype,
         )

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coattend.functional import turned_slices
+from coattend.functional import slice_attentive_conv2d
+from coattend.functional.filter_bank import slice_filters
+from coattend.functional.geometry import Size
+from coattend.functional.tables import SliceTables, slice_tables
 from coattend.groups import FiniteGroup, Interpolation
-from coattend.nn._conv_base import PoseConv2d, batch_parts
+from coattend.nn._conv_base import Device, PoseConv2d
 from coattend.nn.attention import CoAttention, PoseAttention, Structure, attend_gathered
-from coattend.nn.checks import Size, check_dtype, check_map
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-# Responses most of which are still in the cache when the attention reads them, and small enough that the allocator
-# keeps their memory: fetching it anew page by page costs more than the attention.
-PART_BYTES = 12 * 2**20
 
 
 class SliceCoAttentiveConv2d(PoseConv2d):
@@ -31,12 +28,11 @@ class SliceCoAttentiveConv2d(PoseConv2d):
     - t: the relative pose, the filter's group axis; g': the output pose; the input pose they read is g' t
     - A_{o,t}: co-attention over g', one vector per output channel and slice
     - ``relative=T``: the sum is over t in T only, and so are convolution and attention
-    - ``attention``: a :class:`CoAttention`; any other module instead gets and returns responses
-      (batch, out * |T|, group, height', width'). They are not gathered for a :class:`PoseAttention` that computes
-      slices faster, see :meth:`PoseAttention.is_fusible`.
+    - ``attention``: the :class:`CoAttention` that is applied; another module in its place gets and returns responses
+      (batch, out * |T|, group, height', width'). A CoAttention without hooks needs no gathered copy of them.
 
     Shapes: as GroupConv2d; weight (out, in, group, k, k), attention.weight (out * group, group), channel o * order + t;
-    with |T| slices in the place of one per element where ``relative`` is given.
+    with |T| slices instead of one per element where ``relative`` is given.
     Differs from the paper: Eq. 10 attends after the sum. The parameter counts of the paper's DREN rows and of a-p4-CNN
     fit one attention vector per slice to the last digit, so this form is what reproduces them.
 
@@ -47,8 +43,8 @@ class SliceCoAttentiveConv2d(PoseConv2d):
     filter_on_group = True
     input_on_group = True
     parameters_per_pose = ("weight", "attention.weight")
-    slices: Tensor
     poses: Tensor
+    rows: list[int]  # see slice_tables
 
     def __init__(
         self,
@@ -65,6 +61,9 @@ class SliceCoAttentiveConv2d(PoseConv2d):
         interpolation: Interpolation = "bicubic",
         relative: Iterable[int] | None = None,
         structure: Structure = "group",
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -79,26 +78,41 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             padding_mode,
             interpolation,
             relative,
+            device=device,
+            dtype=dtype,
         )
+        channels = self.out_channels * len(self.relative)
         self.attention = CoAttention(
-            self.out_channels * len(self.relative), self.group, structure, init_std=self.init_std
+            channels, self.group, structure, init_std=self.init_std, device=device, dtype=dtype
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve slice by slice, attend, sum."""
-        check_map(self, x, self.in_channels, self.group.order)
-        check_dtype(self, x, self.weight)
-        filters = self.slice_filters()
-        parts = [
-            self._attended(self.convolve(part, filters, None, self.group.order * self.groups))
-            for part in self._parts(x.transpose(1, 2).flatten(1, 2))
-        ]
-        y = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return y if self.bias is None else y + self.bias[:, None, None, None]
+        self._check(x)
+        attention: nn.Module = self.attention
+        return slice_attentive_conv2d(
+            x,
+            self.weight,
+            self.bias,
+            self.group,
+            self._attend_slices,
+            *self._arguments(),
+            self.relative,
+            tables=SliceTables(self.turns, self.poses, self.rows),
+            in_parts=isinstance(attention, PoseAttention) and attention.is_fusible(),
+        )
 
-    def slice_filters(self) -> Tensor:
-        """The filters of all slices: one channel group per input pose, in it a plane per channel and output pose."""
-        return turned_slices(self.weight, self.turns, self.slices, self.poses).permute(2, 0, 3, 1, 4, 5).flatten(0, 2)
+    def filters(self) -> Tensor:
+        """See :meth:`PoseConv2d.filters`: (group * out * slices, in, k, k), one channel group per input pose."""
+        return slice_filters(self.weight, self.turns, self.poses)
+
+    def expanded_bias(self) -> Tensor | None:
+        """See :meth:`PoseConv2d.expanded_bias`."""
+        return None
+
+    @property
+    def filter_groups(self) -> int:
+        """See :attr:`PoseConv2d.filter_groups`: one for every pose of the input."""
+        return self.groups * self.group.order
 
     def restricted(self, relative: Iterable[int]) -> Self:
         """See :meth:`PoseConv2d.restricted`; the attention of a slice goes with it."""
@@ -113,35 +127,14 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             "attention.weight": vectors.index_select(1, index).flatten(0, 1),
         }
 
-    def _tables(self) -> dict[str, Tensor]:
-        # Input pose s feeds the output poses g' = s t^-1. The convolution leaves them in ascending order after channel
-        # and input pose; self.rows says where that of slice t and output pose g' is.
-        group, relative = self.group, np.array(self.relative)
-        everything, kept = np.arange(group.order), np.arange(len(relative))
-        fed = np.sort(group.product[:, group.inverse[relative]], axis=1)
-        number = np.zeros(group.order, dtype=np.int64)
-        number[relative] = kept
-        place = np.zeros((group.order, group.order), dtype=np.int64)
-        np.put_along_axis(place, fed, kept[None], axis=1)
-        read = group.product[:, relative].T  # [t, g'] -> s
-        self.rows: list[int] = (read * self.out_channels * len(kept) + place[read, everything]).ravel().tolist()
-        return {
-            **super()._tables(),
-            "slices": torch.tensor(number[group.relative[fed, everything[:, None]]]),
-            "poses": torch.tensor(fed),
-        }
-
-    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The batch in as many parts as keep the responses of each small; whole for an attention that is called."""
-        if not (isinstance(self.attention, PoseAttention) and self.attention.is_fusible()):
-            return (x,)
-        reach, step = self.dilation * (self.kernel_size - 1), self.stride
-        height, width = ((size + 2 * self.padding - reach - 1) // step + 1 for size in x.shape[-2:])
-        planes = self.group.order * len(self.relative) * self.out_channels
-        return batch_parts(x, planes * height * width * x.element_size(), PART_BYTES)
-
-    def _attended(self, planes: Tensor) -> Tensor:
+    def _attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
         attention: nn.Module = self.attention
         if isinstance(attention, PoseAttention):
-            return attention.attend_slices(planes, self.rows, len(self.relative))
-        return attend_gathered(attention, planes, self.group.order, self.rows, len(self.relative))
+            return attention.attend_slices(planes, rows, channel_step)
+        return attend_gathered(attention, planes, self.group.order, rows, channel_step)
+
+    def _tables(self) -> dict[str, Tensor]:
+        turns, poses, self.rows = slice_tables(
+            self.group, self.kernel_size, self.relative, self.out_channels, self.interpolation
+        )
+        return {"turns": turns, "poses": poses}

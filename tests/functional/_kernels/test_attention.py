@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import coattend as ca
-from coattend.functional import build_kernels, co_attention, plane_index
+from coattend.functional import build_kernels, co_attention
 from coattend.functional._kernels import cpu
 from coattend.functional._kernels.gradients import attend_gradients, attend_slices_gradients
-from coattend.functional.attention import attend_formula, attend_slices_formula
+from coattend.functional.attention import attend_formula, attend_slices_formula, plane_index
 
 OPERATOR = torch.ops.coattend.co_attention
 ORDERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
