@@ -436,9 +436,11 @@ def export(
     """
     from coattend.export import export_file
 
-    for line in export_file(
+    measured = export_file(
         file, to, size=size, masks=masks, responses=responses, int8=int8, data=data, overwrite=overwrite
-    ):
+    )
+    say(f"wrote {to}, {to.stat().st_size:,} bytes")
+    for line in () if measured is None else str(measured).splitlines():
         say(line)
     return 0
 

@@ -20,7 +20,7 @@ from coattend.cli import main
 from coattend.export import Certificate, check_certificate, export_file, export_frozen, export_onnx, export_pt2
 from coattend.export.certificate import KEY
 from coattend.export.measurement import digest_of
-from coattend.export.onnx import onnx_digest
+from coattend.export.onnx_check import onnx_digest
 from coattend.models.pretrained import pretrained_file
 
 
@@ -63,7 +63,7 @@ def test_a_graph_with_a_trigger_does_not_pass(onnx_file: Path, tmp_path: Path) -
     onnx.save(proto, tmp_path / "trigger.onnx")
     checked = check_certificate(tmp_path / "trigger.onnx")
     assert checked is not None
-    assert [line.agrees for line in checked[1]] == [False]
+    assert [claim.agrees for claim in checked.claims] == [False]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_graph_with_a_trigger_does_not_pass(onnx_file: Path, tmp_path: Path) -
 def test_an_edited_certificate_fails(onnx_file: Path, tmp_path: Path, fields: dict) -> None:
     checked = check_certificate(edited(onnx_file, tmp_path / "edited.onnx", **fields))
     assert checked is not None
-    assert [line.agrees for line in checked[1]] == [False]
+    assert [claim.agrees for claim in checked.claims] == [False]
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_what_an_export_never_has_is_not_run(onnx_file: Path, tmp_path: Path) ->
     proto = onnx.load(onnx_file)
     proto.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
     proto.graph.node.append(endless_loop())
-    with pytest.raises(ValueError, match="holds Loop, and an export has no loops"):
+    with pytest.raises(ValueError, match="contains Loop, and an export has no loops"):
         check_certificate(resealed(proto, tmp_path / "loop.onnx"))
     proto = onnx.load(onnx_file)
     proto.graph.node[0].domain = "com.elsewhere"
-    with pytest.raises(ValueError, match="holds com.elsewhere::"):
+    with pytest.raises(ValueError, match="contains com.elsewhere::"):
         check_certificate(resealed(proto, tmp_path / "foreign.onnx"))
     proto = onnx.load(onnx_file)
     proto.graph.initializer[0].data_location = TensorProto.EXTERNAL
@@ -152,18 +152,18 @@ def test_certificates_of_the_former_format_are_verified_as_far_as_they_go(onnx_f
     path = edited(onnx_file, tmp_path / "former.onnx", format=1, digest=weights)
     checked = check_certificate(path)
     assert checked is not None
-    assert checked[1][0].what == "digest of the weights only (older certificate)"
-    assert [line.agrees for line in checked[1]] == [True] * 6
+    assert checked.claims[0].what == "digest of the weights only (older certificate)"
+    assert [claim.agrees for claim in checked.claims] == [True] * 6
     shipped = check_certificate(pretrained_file("p4cnn", "rotated-mnist"))
     assert shipped is not None
-    assert all(line.agrees for line in shipped[1])
+    assert shipped.agrees
 
 
 def test_a_certificate_prints_short(onnx_file: Path) -> None:
     checked = check_certificate(onnx_file)
     assert checked is not None
-    assert repr(checked[0]).startswith("Certificate(a_p4cnn over C4, images 1 x 28 x 28, largest difference ")
-    assert len(repr(checked[0])) < 200
+    assert repr(checked.certificate).startswith("Certificate(a_p4cnn over C4, images 1 x 28 x 28, largest difference ")
+    assert len(repr(checked.certificate)) < 200
 
 
 def verb(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -173,35 +173,36 @@ def verb(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.parametrize(("suffix", "export"), [(".pt2", export_pt2), (".pt", export_frozen)])
 def test_torch_files_are_compared_and_not_run(
     network: ca.models.EquivariantNetwork,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    suffix: str,
+    export: Any,
 ) -> None:
-    path = tmp_path / "m.pt2"
-    export_pt2(network, path)
+    path = tmp_path / f"m{suffix}"
+    export(network, path)
+    for loader in ("load", "export.load"):
+        monkeypatch.setattr(f"torch.{loader}", lambda *_, **__: pytest.fail("the file was loaded"))
     assert verb(monkeypatch, "check", str(path)) == 0
     printed = capsys.readouterr().out
     assert "agrees" in printed
     assert "not run" in printed
     with zipfile.ZipFile(path) as archive:
         records = {name: archive.read(name) for name in archive.namelist()}
-    weight = next(name for name in records if "weights/weight_0" in name)
+    weight = max(records, key=lambda name: len(records[name]))
     records[weight] = bytes([records[weight][0] ^ 1]) + records[weight][1:]
-    with zipfile.ZipFile(tmp_path / "changed.pt2", "w") as archive:
+    with zipfile.ZipFile(tmp_path / f"changed{suffix}", "w") as archive:
         for name, content in records.items():
             archive.writestr(name, content)
-    assert verb(monkeypatch, "check", str(tmp_path / "changed.pt2")) == 1
-    (tmp_path / "half.pt2").write_bytes(path.read_bytes()[:5000])
-    assert verb(monkeypatch, "check", str(tmp_path / "half.pt2")) == 2
-    assert "not a whole .pt2 file" in capsys.readouterr().err
-    export_frozen(network, tmp_path / "m.pt")
-    assert verb(monkeypatch, "check", str(tmp_path / "m.pt")) == 2
-    assert "is a pickle, which runs code when it is loaded" in " ".join(capsys.readouterr().err.split())
-    for kind in ("pt", "pt2"):
-        content = (tmp_path / f"m.{kind}").read_bytes()
-        assert not any(place.encode() in content for place in (sys.prefix, str(Path(ca.__file__).parents[1])))
+    assert verb(monkeypatch, "check", str(tmp_path / f"changed{suffix}")) == 1
+    (tmp_path / f"half{suffix}").write_bytes(path.read_bytes()[:5000])
+    assert verb(monkeypatch, "check", str(tmp_path / f"half{suffix}")) == 2
+    assert f"not a whole {suffix} file" in capsys.readouterr().err
+    content = path.read_bytes()
+    assert not any(place.encode() in content for place in (sys.prefix, str(Path(ca.__file__).parents[1])))
 
 
 def test_exports_hold_no_path_of_this_machine(onnx_file: Path) -> None:
@@ -214,14 +215,14 @@ def test_exports_take_the_size_that_was_trained_on(tmp_path: Path) -> None:
     torch.set_default_dtype(torch.float32)
     model = ca.create_model("p4_allcnn:width=2")
     ca.save_model(model, tmp_path / "m.safetensors", metadata={"image_shape": "[3, 12, 12]"})
-    lines = list(export_file(str(tmp_path / "m.safetensors"), tmp_path / "m.onnx"))
-    assert "p4_allcnn for images 3 x 12 x 12" in lines[0]
+    certificate = export_file(tmp_path / "m.safetensors", tmp_path / "m.onnx")
+    assert str(certificate).startswith("p4_allcnn for images 3 x 12 x 12, normalized\n")
     shape = onnx.load(tmp_path / "m.onnx").graph.input[0].type.tensor_type.shape
     assert [d.dim_value for d in shape.dim[1:]] == [3, 12, 12]
-    list(export_file(str(tmp_path / "m.safetensors"), tmp_path / "again.safetensors"))
+    export_file(tmp_path / "m.safetensors", tmp_path / "again.safetensors")
     checked = check_certificate(tmp_path / "again.safetensors")
     assert checked is not None
-    assert checked[0].image_shape == (3, 12, 12)
+    assert checked.certificate.image_shape == (3, 12, 12)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +231,13 @@ def test_exports_take_the_size_that_was_trained_on(tmp_path: Path) -> None:
         ({"size": 3}, "cannot take images of 3 x 3 pixels .*choose another size"),
         ({"size": -1}, "1 to 2048 pixels high and wide, got -1"),
         ({"size": 0}, "1 to 2048 pixels high and wide, got 0"),
-        ({"masks": True}, "--masks adds the masks of attention, and this network has none"),
+        ({"masks": True}, "are those of attention layers, and this network has none"),
     ],
 )
 def test_sizes_and_masks_that_are_not_there_are_answered(tmp_path: Path, options: dict, message: str) -> None:
     ca.save_model(ca.create_model("p4cnn:width=2"), tmp_path / "m.safetensors")
     with pytest.raises(ValueError, match=message):
-        list(export_file(str(tmp_path / "m.safetensors"), tmp_path / "m.onnx", **options))
+        export_file(tmp_path / "m.safetensors", tmp_path / "m.onnx", **options)
     assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
 
 
@@ -257,7 +258,7 @@ def test_maps_are_not_called_logits(tmp_path: Path) -> None:
 
 def test_a_certificate_for_another_group_is_refused(tmp_path: Path) -> None:
     ca.save_model(ca.create_model("p4cnn:width=2").float(), tmp_path / "m.safetensors")
-    list(export_file(str(tmp_path / "m.safetensors"), tmp_path / "c.safetensors"))
+    export_file(tmp_path / "m.safetensors", tmp_path / "c.safetensors")
     metadata, _, _ = ca.models.read_model_file(tmp_path / "c.safetensors")
     certificate = {**json.loads(metadata["certificate"]), "group": "C4 clockwise"}
     network = ca.load_model(tmp_path / "m.safetensors")

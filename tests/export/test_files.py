@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -25,24 +26,25 @@ from coattend.export import (
     export_safetensors,
 )
 from coattend.export.certificate import KEY
-from coattend.export.measurement import Line
+from coattend.export.measurement import Claim
 
 
-def lines_of(path: Path) -> list[Line]:
+def claims_of(path: Path) -> tuple[Claim, ...]:
     checked = check_certificate(path)
     assert checked is not None
-    return checked[1]
+    return checked.claims
 
 
 def test_the_certificate_tells_what_the_network_is_and_holds(onnx_file: Path) -> None:
-    certificate, lines = check_certificate(onnx_file) or (None, [])
-    assert certificate is not None
+    checked = check_certificate(onnx_file)
+    assert checked is not None
+    certificate = checked.certificate
     assert (certificate.model, certificate.options["width"], certificate.group) == ("a_p4cnn", 2, "C4")
     assert certificate.version == ca.__version__
     assert certificate.parity < 1e-5
     assert list(certificate.equivariance) == ["0", "1", "2", "3"]
     assert max(certificate.equivariance.values()) < 1e-5
-    assert [line.agrees for line in lines] == [True] * 6
+    assert [claim.agrees for claim in checked.claims] == [True] * 6
     proto = onnx.load(onnx_file)
     assert {entry.key: entry.value for entry in proto.metadata_props}["note"] == "kept"
     assert proto.opset_import[0].version >= 18
@@ -58,14 +60,14 @@ def test_a_changed_weight_fails(onnx_file: Path, tmp_path: Path, change: float) 
     values.flat[0] += np.float32(change)
     weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     onnx.save(proto, tmp_path / "changed.onnx")
-    assert [line.agrees for line in lines_of(tmp_path / "changed.onnx")] == [False]  # and it is not run
+    assert [claim.agrees for claim in claims_of(tmp_path / "changed.onnx")] == [False]  # and it is not run
 
 
 def test_a_changed_graph_fails_although_its_weights_are_the_same(onnx_file: Path, tmp_path: Path) -> None:
     proto = onnx.load(onnx_file)
     next(node for node in proto.graph.node if node.op_type == "Relu").op_type = "Abs"
     onnx.save(proto, tmp_path / "changed.onnx")
-    assert [line.agrees for line in lines_of(tmp_path / "changed.onnx")] == [False]
+    assert [claim.agrees for claim in claims_of(tmp_path / "changed.onnx")] == [False]
 
 
 def test_a_network_that_is_not_equivariant_is_certified_as_such(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_a_network_that_is_not_equivariant_is_certified_as_such(tmp_path: Path) 
     ca.save_model(model, tmp_path / "model.safetensors")
     certificate = export_safetensors(tmp_path / "model.safetensors", tmp_path / "certified.safetensors")
     assert certificate.equivariance["1"] > 1e-3
-    assert all(line.agrees for line in lines_of(tmp_path / "certified.safetensors"))
+    assert all(claim.agrees for claim in claims_of(tmp_path / "certified.safetensors"))
 
 
 def test_safetensors_carry_a_certificate(network: ca.models.EquivariantNetwork, tmp_path: Path) -> None:
@@ -81,7 +83,7 @@ def test_safetensors_carry_a_certificate(network: ca.models.EquivariantNetwork, 
     ca.save_model(network, plain, metadata={"provenance": "here"}, extra_tensors={"mean": torch.ones(2)})
     assert check_certificate(plain) is None
     export_safetensors(plain, certified)
-    assert all(line.agrees for line in lines_of(certified))
+    assert all(claim.agrees for claim in claims_of(certified))
     metadata, _, extra = ca.models.read_model_file(certified)
     assert metadata["provenance"] == "here"
     assert torch.equal(extra["mean"], torch.ones(2))
@@ -91,17 +93,21 @@ def test_safetensors_carry_a_certificate(network: ca.models.EquivariantNetwork, 
         header.pop("digest")  # the file's own, which is verified when it is read
         tensors[key] = tensors[key] + 1e-6
         safetensors.torch.save_file(tensors, tmp_path / "changed.safetensors", header)
-        assert not lines_of(tmp_path / "changed.safetensors")[0].agrees
+        assert not claims_of(tmp_path / "changed.safetensors")[0].agrees
 
 
 def test_torch_files_carry_a_certificate(network: ca.models.EquivariantNetwork, tmp_path: Path) -> None:
     written = export_pt2(network, tmp_path / "model.pt2")
-    extra = {"certificate.json": ""}
+    extra = {"certificate.json": "", "metadata.json": ""}
     torch.export.load(str(tmp_path / "model.pt2"), extra_files=extra)
+    assert json.loads(extra["metadata.json"])["coattend.input"] == "normalized"
     assert Certificate.from_json(extra["certificate.json"], "pt2") == written
     written = export_frozen(network, tmp_path / "model.pt")
     frozen = torch.load(tmp_path / "model.pt", weights_only=False)
-    assert Certificate.from_json(frozen.certificate, "pt") == written
+    assert frozen.metadata == {"coattend.input": "normalized", "coattend.image_shape": "[1, 28, 28]"}
+    with zipfile.ZipFile(tmp_path / "model.pt") as archive:
+        (record,) = (name for name in archive.namelist() if name.endswith("/extra/certificate.json"))
+        assert Certificate.from_json(archive.read(record).decode(), "pt") == written
 
 
 class Elsewhere(nn.Module):
@@ -139,11 +145,13 @@ def test_training_mode_and_types_are_refused(tmp_path: Path) -> None:
     ("to", "options", "message"),
     [
         ("model.pth", {}, r"ends in .onnx, .pt2, .pt, .safetensors, got 'model.pth'"),
-        ("model.pt", {"masks": True}, "--masks is for .onnx only"),
-        ("model.pt2", {"int8": True}, "--int8 is for .onnx only"),
+        ("model.pt", {"masks": True}, r"--masks is an option of \.onnx, got 'model\.pt'"),
+        ("model.pt2", {"int8": True}, r"--int8 is an option of \.onnx, got"),
         ("model.onnx", {"data": "mini"}, "add --int8"),
-        ("model.onnx", {"int8": True, "size": 30}, "--int8 goes without"),
-        ("model.safetensors", {"size": 30}, "--size is for exports that fix it"),
+        ("model.onnx", {"int8": True}, "a network without its preprocessing; expected a file written by `coattend"),
+        ("model.onnx", {"colour": "red"}, "--colour is an option of no format, got 'model.onnx'"),
+        ("model.onnx", {"int8": True, "size": 30}, "--int8 cannot be combined with --masks, --responses or --size"),
+        ("model.safetensors", {"size": 30}, r"--size is an option of \.onnx, \.pt2, \.pt, got 'model\.safetensors'"),
         ("there.onnx", {}, "exists already; choose another name, or say overwrite"),
         ("folder", {}, "ends in .onnx"),
         ("folder.onnx", {}, "is a folder"),
@@ -160,7 +168,7 @@ def test_mistakes_are_answered_and_leave_nothing(
     (tmp_path / "folder.onnx").mkdir()
     before = sorted(p.name for p in tmp_path.iterdir())
     with pytest.raises(ValueError, match=message):
-        list(export_file(str(source), tmp_path / to, **options))
+        export_file(source, tmp_path / to, **options)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     assert (tmp_path / "there.onnx").read_text() == "precious"
 

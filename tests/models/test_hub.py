@@ -124,7 +124,7 @@ def test_verbs_take_addresses_of_the_hub(hub: Path, tmp_path: Path) -> None:
         "provenance": "none",
     }
     ca.push_model(model, "hf://somebody/digits", metadata=metadata)
-    assert "p4cnn for images 1 x 28 x 28" in next(export_file("hf://somebody/digits", tmp_path / "m.safetensors"))
+    assert "p4cnn for images 1 x 28 x 28" in str(export_file("hf://somebody/digits", tmp_path / "m.safetensors"))
     assert load_trained("hf://somebody/digits").image_shape == (1, 28, 28)
     assert check_network("hf://somebody/digits").holds
 

@@ -51,7 +51,7 @@ def test_a_run_becomes_a_smaller_network(run_folder: Path, tmp_path: Path) -> No
 
     checked = check_certificate(to)
     assert checked is not None
-    assert all(line.agrees for line in checked[1])
+    assert checked.agrees
 
     console = Console(width=150)
     with console.capture() as captured:

@@ -1,4 +1,4 @@
-"""The zip archives that torch.export writes: a certificate beside their records, readable without running anything."""
+"""The zip archives that torch writes: a certificate beside their records, readable without running anything."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import zlib
 from pathlib import Path
 
 from coattend.export.certificate import Certificate
-from coattend.export.measurement import Line, digest_line
+from coattend.export.measurement import CertificateCheck, digest_claim
 
 RECORD = "extra/certificate.json"  # where torch.export.load looks for extra files
 MOST_BYTES = 2**20  # of a certificate
+NOTE = "only compared, not run: loading the file with torch can run code in it"
 
 
 def archive_digest(content: bytes) -> str:
-    """SHA-256 over names and bytes of all records but the certificate, in the order of the names."""
+    """Return the SHA-256 of names and bytes of all records but the certificate, in the order of the names."""
     total = hashlib.sha256()
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for name in sorted(archive.namelist()):
@@ -29,7 +30,7 @@ def archive_digest(content: bytes) -> str:
 
 
 def certified_archive(content: bytes, certificate: Certificate) -> bytes:
-    """The archive with the certificate as one more record."""
+    """Return the archive with the certificate as one more record."""
     whole = io.BytesIO(content)
     with zipfile.ZipFile(whole, "a") as archive:
         root = archive.namelist()[0].partition("/")[0]
@@ -37,10 +38,10 @@ def certified_archive(content: bytes, certificate: Certificate) -> bytes:
     return whole.getvalue()
 
 
-def check_pt2(path: Path) -> tuple[Certificate, list[Line]]:
-    """Whether a .pt2 still is what was certified; it is not run, because torch.export.load can run code in it."""
+def check_archive(path: Path) -> CertificateCheck:
+    """Compare a .pt2 or .pt file with its certificate; it is not run, because torch can run code in it."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path}; expected a .pt2 file written by `coattend export`.")
+        raise ValueError(f"there is no file {path}; expected a {path.suffix} file written by `coattend export`.")
     content = path.read_bytes()
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -48,13 +49,16 @@ def check_pt2(path: Path) -> tuple[Certificate, list[Line]]:
             text = archive.open(records[0]).read(MOST_BYTES).decode() if records else ""
         digest = archive_digest(content)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a whole .pt2 file ({error}); copy or export it again.") from error
+        raise ValueError(f"{path} is not a whole {path.suffix} file ({error}); copy or export it again.") from error
     if not records:
-        raise ValueError(f"{path} has no certificate; expected a file written by `coattend export`.")
+        raise ValueError(
+            f"{path} has no certificate that can be read without loading the file, which can run code; expected a file "
+            "written by `coattend export`. A .pt file of an earlier version has to be exported again."
+        )
     certificate = Certificate.from_json(text, str(path))
     if certificate.format == 1:
         raise ValueError(
             f"{path} has an older certificate, about its weights only, which cannot be checked without loading the "
             "file; export the network again."
         )
-    return certificate, [digest_line(certificate, digest)]
+    return CertificateCheck(path, certificate, (digest_claim(certificate, digest),), NOTE)

@@ -16,6 +16,8 @@ from coattend.nn import PoseAttention
 if TYPE_CHECKING:
     from coattend.export.graph import Builder
 
+BATCH_AND_SPACE = (0, 3, 4)  # axes of a map
+
 
 def co_attention(builder: Builder, matrices: Tensor, value: Value) -> Value:
     """Return ``exp(l - max l) * x`` with logits ``l = x A / n`` for a folded map."""
@@ -38,12 +40,12 @@ def traced_attention(builder: Builder, layer: PoseAttention, value: Value) -> Va
     example = _example_map(layer)
     replaces_forward = type(layer).forward is not PoseAttention.forward or "forward" in vars(layer)
     if builder.masks or not replaces_forward:
-        mask = add_operations(builder, layer, example, x, "mask")
+        mask = add_operations(builder, layer, x, example, BATCH_AND_SPACE, "mask")
         if builder.masks:
             builder.extra_outputs[f"mask:{builder.name}"] = mask
         if not replaces_forward:
             return Value(builder.call(torch.flatten, builder.call(torch.mul, mask, x), 1, 2), order, owned=True)
-    y = add_operations(builder, layer, example, x)
+    y = add_operations(builder, layer, x, example, BATCH_AND_SPACE)
     return Value(builder.call(torch.flatten, y, 1, 2), order)
 
 

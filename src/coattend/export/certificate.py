@@ -1,4 +1,4 @@
-"""What was measured of a network when its file was written: the certificate in an exported file."""
+"""The certificate in an exported file: what was measured of the network when the file was written."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from coattend.export.input import KINDS, NORMALIZED, Input
 from coattend.groups import FiniteGroup
 from coattend.models.options import decoded_group
 from coattend.version import __version__
 
-FORMAT = 2  # 1: the digest is one of the weights alone
+FORMAT = 3  # 1: the digest is that of the weights alone; 2: without the field "input"
 KEY = "coattend.certificate"  # in ONNX metadata; "certificate" in a safetensors header
-PROBES = 4  # images of normal random numbers
+PROBES = 4  # random images
 SEED = 0
-STORED_OUTPUTS = 1000  # of the original, for parity to be measured again
+STORED_OUTPUTS = 1000  # outputs of the original that are kept to measure parity again
 MOST_NUMBERS = 2**24  # in all images together
 
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """Which network it is, and what was measured: parity with the original, equivariance, and a digest.
+    """The identity of a network and what was measured of it: parity with the original, equivariance, and a digest.
 
-    ``parity`` is the largest absolute difference to the outputs of the original network, ``reference``, on ``probes``
-    images of normal random numbers drawn by numpy's default generator with ``seed``; ``equivariance`` the relative
-    error of every element of the group on the same images; ``digest`` is made of the file's content and of all other
-    fields.
+    - parity: the largest absolute difference to the outputs of the original network, ``reference``, on ``probes``
+      random images drawn with ``seed`` (see :meth:`Input.probes`)
+    - equivariance: the relative error of every element of the group on the same images
+    - digest: SHA-256 of the file's content and of all other fields
+    - input: whether the images are ``"pixels"`` from 0 to 255 or ``"normalized"``
     """
 
     model: str
@@ -48,9 +49,10 @@ class Certificate:
     version: str = __version__
     torch: str = torch.__version__
     format: int = FORMAT
+    input: str = NORMALIZED
 
     def __repr__(self) -> str:
-        """Print what matters; the outputs of the original alone are a thousand numbers."""
+        """Leave out the outputs of the original, which are up to a thousand numbers."""
         shape = " x ".join(map(str, self.image_shape))
         return (
             f"Certificate({self.model} over {self.acting_group.name}, images {shape}, largest difference "
@@ -58,13 +60,22 @@ class Certificate:
             f"{self.digest[:12]})"
         )
 
+    def __str__(self) -> str:
+        """Return what was measured, in sentences for the user."""
+        worst = max(self.equivariance.values())
+        return (
+            f"{self.model} for {self.images}\n"
+            f"largest difference to the original {self.parity:.1e} on {self.probes} random images\n"
+            f"equivariance error {worst:.1e} over {self.acting_group.name}, digest {self.digest[:12]}"
+        )
+
     def to_json(self) -> str:
-        """As text for a file's header."""
+        """Return the certificate as text for the header of a file."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str, where: str) -> Certificate:
-        """From a file's header, which may hold anything."""
+        """Read a certificate from the header of a file, which may contain anything."""
         try:
             fields = json.loads(text)
             version = fields.get("format", 0)
@@ -82,17 +93,18 @@ class Certificate:
         return certificate
 
     def wrong_field(self) -> str | None:
-        """What of a certificate that was read cannot be, in words; None if all of it can."""
+        """Return which field has an impossible value, in words; None if none has."""
         for name in ("model", "digest", "version", "torch"):
             if not isinstance(getattr(self, name), str):
                 return f"{name} is not text"
         try:
             elements = {str(g) for g in self.acting_group.elements}
         except (ValueError, TypeError, KeyError) as error:
-            return f"its group is none ({str(error)[:100].rstrip('.')})"
+            return f"its group is not a group ({str(error)[:100].rstrip('.')})"
         shape = self.image_shape
         checks = {
             "format": _is_whole(self.format, 1, FORMAT),
+            "input": self.input in (KINDS if self.format > 2 else (NORMALIZED,)),
             "options": isinstance(self.options, dict),
             "image_shape": len(shape) == 3 and all(_is_whole(n, 1, MOST_NUMBERS) for n in shape),
             "probes": _is_whole(self.probes, 1, 1000),
@@ -114,10 +126,11 @@ class Certificate:
         return None
 
     def sealed_digest(self, content: str) -> str:
-        """The digest that the certificate must carry in a file with this content, given by a digest of its own."""
+        """Return the digest of this certificate together with the content of a file, given by its own digest."""
         if self.format == 1:
             return content
-        fields = {key: value for key, value in asdict(self).items() if key != "digest"}
+        later = ("input",) if self.format == 2 else ()
+        fields = {key: value for key, value in asdict(self).items() if key not in ("digest", *later)}
         return hashlib.sha256(f"{json.dumps(fields, sort_keys=True)}\n{content}".encode()).hexdigest()
 
     @property
@@ -125,15 +138,14 @@ class Certificate:
         """The group whose elements were measured."""
         return decoded_group(self.group)
 
+    @property
+    def images(self) -> Input:
+        """The images that the network takes."""
+        return Input(self.input, self.image_shape)
+
     def probe_images(self) -> Tensor:
-        """The images that everything was measured on."""
-        return probe_images(self.image_shape, self.probes, self.seed)
-
-
-def probe_images(shape: tuple[int, int, int], count: int, seed: int) -> Tensor:
-    """Images of normal random numbers that anybody with numpy can draw again."""
-    drawn = np.random.default_rng(seed).standard_normal((count, *shape))
-    return torch.from_numpy(drawn.astype(np.float32))
+        """Return the images on which everything was measured."""
+        return self.images.probes(self.probes, self.seed)
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:

@@ -1,106 +1,111 @@
-"""One network into one file: torch.export, a frozen module, or safetensors with a certificate."""
+"""Export formats by suffix: one registry that ``coattend export`` and ``coattend check`` ask."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from coattend._files import check_target, write_whole
-from coattend.export.archive import archive_digest, certified_archive
-from coattend.export.certificate import Certificate
-from coattend.export.freeze import freeze, frozen_with_outputs
-from coattend.export.graph import Builder
-from coattend.export.measurement import Line, Run, certify, checked_group, compared, digest_of
-from coattend.export.shapes import image_shape_of
-from coattend.models import load_model, read_model_file
-from coattend.models.serialization import model_file_content
+from coattend._files import check_target
+from coattend._registry import Registry
+from coattend.export.measurement import CertificateCheck
+from coattend.models import load_model
+from coattend.models.classifier import load_trained, weights_file
+from coattend.models.container import read_header
 
-CERTIFICATE = "certificate"
+Write = TypeVar("Write", bound=Callable[..., object])
 
 
-def export_pt2(
-    network: nn.Module, path: str | Path, *, size: int | None = None, overwrite: bool = False
-) -> Certificate:
-    """Write the frozen network for ``torch.export.load``; the certificate is the extra file ``certificate.json``.
+@dataclass(frozen=True)
+class Format:
+    """A kind of file that networks are exported into.
 
-    ``size``: height and width of the images, by default what the network was trained on, else its data set's.
+    - suffix: the end of its file names, such as ``".onnx"``
+    - description: a few words for lists
+    - write: ``write(network, path, overwrite=..., **options)`` writes a module in evaluation mode; the text of what it
+      returns is shown to the user, None shows nothing
+    - options: the names of the options that ``write`` takes; ``source`` is the file that the network was read from
+    - check: measures what the certificate in a file claims, and returns None for a file without one; None if files of
+      the format cannot be checked
     """
-    path = Path(path)
+
+    suffix: str
+    description: str
+    write: Callable[..., object]
+    options: tuple[str, ...] = ()
+    check: Callable[[Path], CertificateCheck | None] | None = None
+
+
+FORMATS: Registry[Format] = Registry("export format")
+
+
+def register_format(
+    suffix: str,
+    description: str,
+    *,
+    options: tuple[str, ...] = (),
+    check: Callable[[Path], CertificateCheck | None] | None = None,
+) -> Callable[[Write], Write]:
+    """Return a decorator that registers a function as the writer of a :class:`Format`.
+
+    >>> @register_format(".txt", "the layers, as text")
+    ... def write_text(network, path, *, overwrite=False):
+    ...     path.write_text(str(network))
+    >>> FORMATS.remove(".txt")
+    """
+
+    def decorate(write: Write) -> Write:
+        FORMATS.add(suffix, Format(suffix, description, write, options, check))
+        return write
+
+    return decorate
+
+
+def format_of(path: Path) -> Format | None:
+    """Return the format that the name of a file asks for, None if there is none."""
+    suffixes = [suffix for suffix in FORMATS if path.name.endswith(suffix) and path.name != suffix]
+    return FORMATS[max(suffixes, key=len)] if suffixes else None
+
+
+def export_file(source: str | Path, to: str | Path, *, overwrite: bool = False, **options: object) -> object:
+    """Write the network of a run folder or model file in the format that the name of the new file asks for.
+
+    A file that training wrote is exported with its preprocessing, so that the exported network takes pixels. Options
+    that are None or False count as not given. Returns what the format's ``write`` returns: for the formats of this
+    library what was measured, a :class:`Certificate`, or a :class:`Quantization` for ``int8=True``.
+    """
+    path = Path(to)
+    form = format_of(path)
+    if form is None:
+        raise ValueError(f"--to expects a file that ends in {', '.join(FORMATS)}, got {path.name!r}.")
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    for name in given:
+        if name not in form.options:
+            takers = ", ".join(other.suffix for other in FORMATS.values() if name in other.options)
+            raise ValueError(f"--{name} is an option of {takers or 'no format'}, got {path.name!r}.")
     check_target(path, overwrite)
-    shape = image_shape_of(network, size)
-    frozen = frozen_with_outputs(network, Builder(eager=False))
-    batch = {0: torch.export.Dim("batch")}
-    program = torch.export.export(frozen, (torch.zeros(2, *shape, dtype=torch.float32),), dynamic_shapes=(batch,))
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of this machine
-    content = io.BytesIO()
-    torch.export.save(program, content)
-    digest = archive_digest(content.getvalue())
-    certificate = certify(network, evaluated(program.module()), shape, digest)
-    write_whole(path, certified_archive(content.getvalue(), certificate))
-    return certificate
+    weights = weights_file(source)
+    if "source" in form.options:
+        given["source"] = weights
+    return form.write(load_network(weights), path, overwrite=overwrite, **given)
 
 
-def export_frozen(
-    network: nn.Module, path: str | Path, *, size: int | None = None, overwrite: bool = False
-) -> Certificate:
-    """Write the frozen network for ``torch.load(path, weights_only=False)``; its ``certificate`` is an attribute."""
+def load_network(weights: Path) -> nn.Module:
+    """Load a model file in evaluation mode: with its preprocessing if it has one, else the network alone."""
+    is_trained = "preprocessing" in read_header(weights)[0]
+    network: nn.Module = load_trained(weights) if is_trained else load_model(weights).float()
+    return network.eval()
+
+
+def check_certificate(path: str | Path) -> CertificateCheck | None:
+    """Measure again what the certificate of a file claims; None for a file of no format, or without a certificate."""
     path = Path(path)
-    check_target(path, overwrite)
-    shape = image_shape_of(network, size)
-    frozen = freeze(network)
-    content_digest = hashlib.sha256(f"{frozen.code}\n{tensor_digest(frozen.state_dict())}".encode()).hexdigest()
-    certificate = certify(network, evaluated(frozen), shape, content_digest)
-    frozen.certificate = certificate.to_json()  # type: ignore[assignment]
-    content = io.BytesIO()
-    torch.save(frozen, content)
-    write_whole(path, content.getvalue())
-    return certificate
-
-
-def export_safetensors(source: str | Path, path: str | Path, *, overwrite: bool = False) -> Certificate:
-    """Copy a file written by save_model or training, with a certificate in its header; load_model reads both."""
-    path = Path(path)
-    check_target(path, overwrite)
-    metadata, _, extra = read_model_file(source)
-    network = load_model(source).float().eval()
-    digest = tensor_digest({**network.state_dict(), **extra})
-    certificate = certify(network, evaluated(network), image_shape_of(network, None), digest)
-    content = model_file_content(network, {**metadata, CERTIFICATE: certificate.to_json()}, extra)
-    write_whole(path, content)
-    return certificate
-
-
-def check_safetensors(path: str | Path) -> tuple[Certificate, list[Line]] | None:
-    """Recompute the certificate in the header of a model file; None if it has none."""
-    metadata, weights, extra = read_model_file(path)
-    if CERTIFICATE not in metadata:
+    form = format_of(path)
+    if form is None:
         return None
-    certificate = Certificate.from_json(metadata[CERTIFICATE], str(path))
-    network = load_model(path).eval()
-    if checked_group(network) != certificate.acting_group:
-        raise ValueError(
-            f"the certificate in {path} is about {certificate.acting_group.name}, the network over "
-            f"{checked_group(network).name}; it was not made for this file, export the network again."
-        )
-    return certificate, compared(certificate, evaluated(network), tensor_digest({**weights, **extra}))
-
-
-def evaluated(network: nn.Module) -> Run:
-    """A network as a function of images that keeps no gradients."""
-
-    def run(images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return network(images)
-
-    return run
-
-
-def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
-    """The digest of tensors by name."""
-    return digest_of((name, tensor.detach().cpu().numpy()) for name, tensor in tensors.items())
+    if form.check is None:
+        raise ValueError(f"{path} cannot be checked: files in the format {form.suffix} carry no certificate.")
+    return form.check(path)

@@ -14,6 +14,7 @@ from coattend.export import conv_rules, norm_rules  # noqa: F401 - importing the
 from coattend.export.graph import Builder
 from coattend.export.rules import apply_rule, rule_class
 from coattend.export.value import Value
+from coattend.models.classifier import Classifier
 
 # Functions and methods that treat all elements alike, so that they can be applied to folded maps.
 POINTWISE_FUNCTIONS = {
@@ -34,7 +35,7 @@ def freeze(model: nn.Module) -> fx.GraphModule:
     convolutions exchange 4-D tensors (batch, channels * poses, height, width): to other tools it is an ordinary CNN.
     ``torch.save`` writes it, and it loads where this library is not installed. The network must be in evaluation mode;
     it is not changed, and shares no memory with the frozen one. Attention overwrites its own results, so a frozen
-    network is for inference; use the original for gradients.
+    network is for inference; use the original for gradients. A ``Classifier`` freezes with its preprocessing.
 
     >>> from coattend.models import create_model
     >>> frozen = freeze(create_model("p4cnn").eval())
@@ -54,6 +55,8 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
             f"freeze expects a network in evaluation mode, but {training[0]} is in training mode, where norms follow "
             "each batch and dropout is random; call model.eval() first."
         )
+    if builder.image_shape is None and isinstance(model, Classifier):
+        builder.image_shape = model.image_shape
     try:
         graph = LayerTracer().trace(model)
     except (fx.proxy.TraceError, TypeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -20,15 +21,23 @@ class Builder:
     - masks, responses: whether to return the masks and responses of the layers as well, in ``extra_outputs`` by name
     - eager: whether the graph is for PyTorch on CPUs, operation by operation; other engines choose kernels and memory
       layouts themselves
+    - image_shape: channels, height and width of the images, for preprocessing that depends on them
     - name: the layer that is being frozen, after which modules and constants are named
     """
 
-    def __init__(self, masks: bool = False, responses: bool = False, eager: bool = True) -> None:
+    def __init__(
+        self,
+        masks: bool = False,
+        responses: bool = False,
+        eager: bool = True,
+        image_shape: tuple[int, int, int] | None = None,
+    ) -> None:
         self.graph = fx.Graph()
         self.attributes: dict[str, Any] = {}
         self.masks = masks
         self.responses = responses
         self.eager = eager
+        self.image_shape = image_shape
         self.name = ""
         self.extra_outputs: dict[str, fx.Node] = {}
 
@@ -74,6 +83,13 @@ class Builder:
     def unfolded(self, node: fx.Node, poses: int) -> fx.Node:
         """Return planes as a map (batch, channels, poses, height, width)."""
         return self.call(torch.unflatten, node, 1, (-1, poses))
+
+    def require_size(self, images: fx.Node, shape: tuple[int, int, int]) -> None:
+        """Raise if images (batch, channels, height, width) of another shape arrive."""
+        size = self.call(getattr, images, "shape")
+        for axis, expected in enumerate(shape, start=1):
+            matches = self.call(operator.eq, self.call(operator.getitem, size, axis), expected)
+            self.call(torch._assert, matches, f"this network takes images (batch, {', '.join(map(str, shape))})")
 
     def respond(self, layer: str, value: Value) -> Value:
         """Return the responses of a layer as an extra output, if responses are requested."""

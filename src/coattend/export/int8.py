@@ -1,7 +1,8 @@
-"""int8: the frozen network with quantised convolutions, calibrated on real images, and what that costs."""
+"""int8: the frozen network with quantized convolutions, calibrated on real images, and the cost of that."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -10,25 +11,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coattend._files import check_target, write_whole
+from coattend.data import load_data
 from coattend.equivariance import equivariance_error
 from coattend.export.certificate import Certificate
-from coattend.export.measurement import Run, as_module, checked_group
-from coattend.export.onnx import IMAGES, onnx_model, runner, sealed
-from coattend.export.shapes import image_shape_of
-from coattend.models import EquivariantNetwork
+from coattend.export.formats import register_format
+from coattend.export.input import input_of
+from coattend.export.measurement import Network, as_module, checked_group
+from coattend.export.onnx import IMAGES, export_onnx, onnx_model, seal
+from coattend.export.onnx_check import check_onnx, runner
+from coattend.models.classifier import Classifier, recipe_of
 
 if TYPE_CHECKING:
     import onnx
 
 BATCH = 100
+CALIBRATION, TEST = 500, 2000  # images
 
 
 @dataclass(frozen=True)
-class Quantised:
-    """What quantisation did: test errors in percent, and the largest equivariance error on real images."""
+class Quantization:
+    """What quantization changed: test errors in percent, the largest equivariance error on real images, and bytes."""
 
     certificate: Certificate
     images: int
@@ -39,9 +44,63 @@ class Quantised:
     bytes_before: int
     bytes_after: int
 
+    def __str__(self) -> str:
+        """Return what was measured, in sentences for the user."""
+        return (
+            f"{self.certificate}\n"
+            f"test error {self.error_before:.2f}% in float32, {self.error_after:.2f}% in int8, {self.images:,} images\n"
+            f"equivariance error on real images {self.equivariance_before:.1e} in float32, "
+            f"{self.equivariance_after:.1e} in int8; {self.bytes_before:,} bytes before, {self.bytes_after:,} after"
+        )
+
+
+@register_format(
+    ".onnx",
+    "onnxruntime, browsers, phones",
+    options=("size", "masks", "responses", "int8", "data", "source"),
+    check=check_onnx,
+)
+def write_onnx(
+    network: nn.Module,
+    path: Path,
+    *,
+    source: Path | None = None,
+    size: int | None = None,
+    masks: bool = False,
+    responses: bool = False,
+    int8: bool = False,
+    data: str | None = None,
+    overwrite: bool = False,
+) -> Certificate | Quantization:
+    """Write ONNX in float32, or in int8, calibrated and tested on a dataset, by default that of the training."""
+    if data is not None and not int8:
+        raise ValueError("--data names the images that --int8 is calibrated and tested on; add --int8 or leave it out.")
+    if not int8:
+        return export_onnx(network, path, size=size, masks=masks, responses=responses, overwrite=overwrite)
+    if masks or responses or size:
+        raise ValueError("--int8 cannot be combined with --masks, --responses or --size.")
+    if not isinstance(network, Classifier):
+        raise ValueError(
+            "--int8 is calibrated on images, but the file holds a network without its preprocessing; expected a file "
+            "written by `coattend train`."
+        )
+    if data is None:
+        if source is None:
+            raise ValueError("--int8 is calibrated on images; name a dataset with --data.")
+        data = recipe_of(source)["data"]
+    images = load_data(data, size=network.image_shape[1], fit=network.fit)
+    return export_int8(
+        network,
+        path,
+        calibration=images.train.images[:CALIBRATION],
+        test_images=images.test.images[:TEST],
+        test_labels=images.test.labels[:TEST],
+        overwrite=overwrite,
+    )
+
 
 def export_int8(
-    network: EquivariantNetwork,
+    network: nn.Module,
     path: str | Path,
     *,
     calibration: Tensor,
@@ -49,42 +108,46 @@ def export_int8(
     test_labels: Tensor,
     metadata: dict[str, str] | None = None,
     overwrite: bool = False,
-) -> Quantised:
-    """Write ONNX whose convolutions compute with 8-bit integers; attention and pooling stay in float32.
+) -> Quantization:
+    """Write ONNX whose convolutions compute with 8-bit integers; preprocessing, attention and pooling stay in float.
 
-    ``calibration``: preprocessed training images, from which the ranges of the activations are learnt;
-    ``test_images``, ``test_labels``: what the loss of accuracy is measured on.
+    - calibration: images of the training, from which the ranges of the activations are computed: pixels for a
+      ``Classifier``, preprocessed images for a network alone
+    - test_images, test_labels: what the loss of accuracy is measured on
     """
     path = Path(path)
     check_target(path, overwrite)
     channels, height, width = calibration.shape[1:]
-    shape = image_shape_of(network, height)
-    if (channels, height, width) != shape:
-        raise ValueError(f"the network takes images {shape}, the calibration images are {(channels, height, width)}.")
-    before = onnx_model(network, shape)
-    after = _quantised(before, calibration)
-    certificate = sealed(after, network, shape, metadata or {})
-    runs = [runner(proto.SerializeToString()) for proto in (before, after)]
-    error_before, error_after = (_error(run, test_images, test_labels) for run in runs)
+    images = input_of(network, height)
+    if (channels, height, width) != images.shape:
+        raise ValueError(
+            f"the network takes images {images.shape}, the calibration images are {(channels, height, width)}."
+        )
+    calibration, test_images = calibration.float(), test_images.float()
+    before = onnx_model(network, images)
+    after = _quantized(before, calibration)
+    certificate = seal(after, network, images, metadata or {})
+    networks = [runner(proto.SerializeToString()) for proto in (before, after)]
+    error_before, error_after = (_error(run, test_images, test_labels) for run in networks)
     group = checked_group(network)
-    before_moving, after_moving = (
-        max(equivariance_error(as_module(run), test_images[:8], group).values()) for run in runs
+    moved_before, moved_after = (
+        max(equivariance_error(as_module(run), test_images[:8], group).values()) for run in networks
     )
     content = after.SerializeToString()
     write_whole(path, content)
-    return Quantised(
+    return Quantization(
         certificate,
         images=len(test_images),
         error_before=error_before,
         error_after=error_after,
-        equivariance_before=before_moving,
-        equivariance_after=after_moving,
+        equivariance_before=moved_before,
+        equivariance_after=moved_after,
         bytes_before=before.ByteSize(),
         bytes_after=len(content),
     )
 
 
-def _quantised(proto: onnx.ModelProto, calibration: Tensor) -> onnx.ModelProto:
+def _quantized(proto: onnx.ModelProto, calibration: Tensor) -> onnx.ModelProto:
     import onnx
     from onnxruntime.quantization import (  # type: ignore[import-untyped]
         CalibrationDataReader,
@@ -104,8 +167,7 @@ def _quantised(proto: onnx.ModelProto, calibration: Tensor) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "float32.onnx"), Path(folder, "int8.onnx")
         source.write_bytes(proto.SerializeToString())
-        logging.disable(logging.WARNING)  # it advises a pass over the graph that changes nothing here
-        try:
+        with _without_advice():
             quantize_static(
                 source,
                 target,
@@ -118,16 +180,28 @@ def _quantised(proto: onnx.ModelProto, calibration: Tensor) -> onnx.ModelProto:
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
             )
-        finally:
-            logging.disable(logging.NOTSET)
         return onnx.load(target)
 
 
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Silence the advice to preprocess the graph first, which changes nothing here; it goes to the root logger."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "pre-processing before quantization" not in record.getMessage()
+
+    logging.getLogger().addFilter(is_other)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeFilter(is_other)
+
+
 def _attention_nodes(proto: onnx.ModelProto) -> list[str]:
-    """The convolutions that make logits: their results are exponents."""
+    """Return the convolutions that compute logits of attention: their results are exponents."""
     return [node.name for node in proto.graph.node if any(name.endswith(".logits.weight") for name in node.input)]
 
 
-def _error(run: Run, images: Tensor, labels: Tensor) -> float:
+def _error(run: Network, images: Tensor, labels: Tensor) -> float:
     predicted = torch.cat([run(batch).argmax(1) for batch in images.split(BATCH)])
     return 100 * float((predicted != labels).double().mean())

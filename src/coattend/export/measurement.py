@@ -1,10 +1,11 @@
-"""Measure what a file computes: for its certificate, and again when that is checked."""
+"""Measurements of what a file computes: for its certificate, and again when the certificate is checked."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,79 +15,98 @@ from torch import Tensor, nn
 
 from coattend.equivariance import equivariance_error
 from coattend.equivariance.error import TOLERANCE
-from coattend.export.certificate import PROBES, SEED, STORED_OUTPUTS, Certificate, probe_images
+from coattend.export.certificate import PROBES, SEED, STORED_OUTPUTS, Certificate
+from coattend.export.input import Input
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork
+from coattend.models.classifier import Classifier
 from coattend.models.options import encoded_option
 from coattend.nn import PoseConv2d
 from coattend.nn.observe import evaluating
 
-SLACK = 2.0  # another processor rounds otherwise
+SLACK = 2.0  # factor between the rounding errors of different processors
 
-Run = Callable[[Tensor], Tensor]
+Network = Callable[[Tensor], Tensor]  # what a file computes, as a function of images
 
 
 @dataclass(frozen=True)
-class Line:
-    """One thing that was certified: what it is, what the certificate says, what was found, whether they agree."""
+class Claim:
+    """One certified quantity: its name, its value in the certificate, its measured value, and whether they agree."""
 
     what: str
     certified: str
-    found: str
+    measured: str
     agrees: bool
 
 
-def certify(original: nn.Module, run: Run, image_shape: tuple[int, int, int], content: str) -> Certificate:
-    """Measure ``run``, which is what a file computes, against the original network and its group.
+@dataclass(frozen=True)
+class CertificateCheck:
+    """The result of checking a file against its certificate; ``note`` says what was not done and why."""
 
-    ``content`` is a digest of what the file will hold besides.
+    path: Path
+    certificate: Certificate
+    claims: tuple[Claim, ...]
+    note: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every claim of the certificate agrees with the file."""
+        return all(claim.agrees for claim in self.claims)
+
+
+def certify(original: nn.Module, network: Network, images: Input, content: str) -> Certificate:
+    """Measure what a file computes against the original network and its group.
+
+    ``content`` is the digest of everything else in the file.
     """
-    images = probe_images(image_shape, PROBES, SEED)
+    probes = images.probes(PROBES, SEED)
     with evaluating(original):
-        expected = original(images)
-    config = original.config if isinstance(original, EquivariantNetwork) else None
+        expected = original(probes)
+    inner = original.network if isinstance(original, Classifier) else original
+    config = inner.config if isinstance(inner, EquivariantNetwork) else None
     group = checked_group(original)
     certificate = Certificate(
-        model=type(original).__name__ if config is None else config.model,
+        model=type(inner).__name__ if config is None else config.model,
         options={} if config is None else {key: encoded_option(value) for key, value in config.options.items()},
         group=encoded_option(group),
-        image_shape=image_shape,
-        parity=_largest_difference(run(images), expected.flatten().tolist()),
-        equivariance=_errors(run, images, group),
+        image_shape=images.shape,
+        parity=_largest_difference(network(probes), expected.flatten().tolist()),
+        equivariance=_errors(network, probes, group),
         reference=expected.flatten()[:STORED_OUTPUTS].tolist(),
         digest="",
+        input=images.kind,
     )
     return replace(certificate, digest=certificate.sealed_digest(content))
 
 
-def compared(certificate: Certificate, run: Run, content: str) -> list[Line]:
-    """Measure again what a certificate says; smaller errors than certified agree with it.
+def check(path: Path, certificate: Certificate, network: Network, content: str) -> CertificateCheck:
+    """Measure again what a certificate claims; smaller errors than certified agree with it.
 
-    What does not have the certified digest is something else and is not run.
+    A file with another digest is not what was certified, and is not run.
     """
-    digest = digest_line(certificate, content)
+    digest = digest_claim(certificate, content)
     if not digest.agrees:
-        return [digest]
+        return CertificateCheck(path, certificate, (digest,))
     images = certificate.probe_images()
     rounding = 1e-5 * max(1.0, max(map(abs, certificate.reference)))
-    parity = _largest_difference(run(images), certificate.reference)
-    lines = [digest, _line("difference to the original", certificate.parity, parity, rounding)]
+    parity = _largest_difference(network(images), certificate.reference)
+    claims = [digest, _claim("difference to the original", certificate.parity, parity, rounding)]
     group = certificate.acting_group
-    for g, error in _errors(run, images, group).items():
+    for g, error in _errors(network, images, group).items():
         certified = certificate.equivariance[g]
-        lines.append(_line(f"equivariance: {group.describe(int(g))}", certified, error, TOLERANCE[torch.float32]))
-    return lines
+        claims.append(_claim(f"equivariance: {group.describe(int(g))}", certified, error, TOLERANCE[torch.float32]))
+    return CertificateCheck(path, certificate, tuple(claims))
 
 
-def digest_line(certificate: Certificate, content: str) -> Line:
-    """Whether a file still holds what was certified."""
+def digest_claim(certificate: Certificate, content: str) -> Claim:
+    """Compare the digest of a file with the certified one."""
     expected = certificate.sealed_digest(content)
     what = "digest" if certificate.format > 1 else "digest of the weights only (older certificate)"
-    return Line(what, certificate.digest[:12], expected[:12], expected == certificate.digest)
+    return Claim(what, certificate.digest[:12], expected[:12], expected == certificate.digest)
 
 
 def checked_group(network: nn.Module) -> FiniteGroup:
-    """The group a network is measured against: its own, for plain networks quarter turns."""
+    """Return the group that a network is measured against: its own, quarter turns for a plain network."""
     groups = {m.group for m in network.modules() if isinstance(m, PoseConv2d) and m.group.order > 1}
     if len(groups) > 1:
         raise ValueError(
@@ -96,7 +116,7 @@ def checked_group(network: nn.Module) -> FiniteGroup:
 
 
 def digest_of(tensors: Iterable[tuple[str, NDArray[Any]]]) -> str:
-    """SHA-256 over names, types, shapes and values, in the order of the names."""
+    """Return the SHA-256 of names, types, shapes and values, in the order of the names."""
     total = hashlib.sha256()
     for name, array in sorted(tensors, key=lambda pair: pair[0]):
         total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
@@ -104,30 +124,41 @@ def digest_of(tensors: Iterable[tuple[str, NDArray[Any]]]) -> str:
     return total.hexdigest()
 
 
-def _errors(run: Run, images: Tensor, group: FiniteGroup) -> dict[str, float]:
-    return {str(g): error for g, error in equivariance_error(as_module(run), images, group).items()}
+def as_module(network: Network) -> nn.Module:
+    """Return a function of images as a module."""
+    return _Function(network)
 
 
-def _line(what: str, certified: float, found: float, rounding: float) -> Line:
-    return Line(what, f"{certified:.1e}", f"{found:.1e}", found <= max(SLACK * certified, rounding))
+def without_gradients(network: nn.Module) -> Network:
+    """Return a module as a function of images that keeps no gradients."""
+
+    def run(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            outputs: Tensor = network(images)
+        return outputs
+
+    return run
 
 
-def _largest_difference(found: Tensor, expected: list[float]) -> float:
-    flat = found.flatten()[: len(expected)].double()
+class _Function(nn.Module):
+    def __init__(self, function: Network) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def _errors(network: Network, images: Tensor, group: FiniteGroup) -> dict[str, float]:
+    return {str(g): error for g, error in equivariance_error(as_module(network), images, group).items()}
+
+
+def _claim(what: str, certified: float, measured: float, rounding: float) -> Claim:
+    return Claim(what, f"{certified:.1e}", f"{measured:.1e}", measured <= max(SLACK * certified, rounding))
+
+
+def _largest_difference(outputs: Tensor, expected: list[float]) -> float:
+    flat = outputs.flatten()[: len(expected)].double()
     if len(flat) < len(expected):
         return float("inf")
     return float((flat - torch.tensor(expected, dtype=torch.float64)).abs().max())
-
-
-def as_module(run: Run) -> nn.Module:
-    """A function of images for tools that take modules."""
-    return _AsModule(run)
-
-
-class _AsModule(nn.Module):
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self.run = run
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(x)

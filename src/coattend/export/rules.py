@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from coattend.data import Preprocessing
+from coattend.export.trace import add_operations
 from coattend.export.value import Value
 from coattend.nn import (
     GroupDropout2d,
@@ -92,6 +94,21 @@ def freeze_relu(layer: nn.ReLU, builder: Builder, name: str, value: Value) -> Va
     """Overwrite the input where no other node reads it."""
     relu = nn.ReLU(inplace=value.owned or layer.inplace)
     return Value(builder.module(name, relu, value.node), value.poses, owned=value.owned or not layer.inplace)
+
+
+@freeze_layer.register(Preprocessing)
+def freeze_preprocessing(layer: Preprocessing, builder: Builder, name: str, value: Value) -> Value:
+    """Trace the steps, for images of one size: some of them divide by the number of pixels."""
+    if builder.image_shape is None:
+        raise ValueError(
+            f"freeze needs the shape of the images for {type(layer).__name__} ({name}); freeze a "
+            "coattend.models.Classifier, which knows it."
+        )
+    pixels = builder.original(value)
+    if builder.eager:
+        builder.require_size(pixels, builder.image_shape)
+    example = torch.zeros(2, *builder.image_shape, dtype=torch.float32)
+    return Value(add_operations(builder.named(name), layer, pixels, example, free_axes=(0,)))
 
 
 @freeze_layer.register(PoseAttention)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,29 +13,39 @@ if TYPE_CHECKING:
 
 
 def add_operations(
-    builder: Builder, layer: nn.Module, example: Tensor, node: fx.Node, method: str = "forward"
+    builder: Builder,
+    layer: nn.Module,
+    node: fx.Node,
+    example: Tensor,
+    free_axes: Sequence[int],
+    method: str = "forward",
 ) -> fx.Node:
-    """Add what a method of a layer does with a tensor, for all sizes that it treats like those of the example."""
-    sizes = dict.fromkeys(range(example.ndim), torch.export.Dim.AUTO)
+    """Add what a method of a layer does with a tensor.
+
+    The tensor may differ from the example in its values and in its sizes along some axes.
+    """
+    sizes = dict.fromkeys(free_axes, torch.export.Dim.DYNAMIC)
     try:
         with torch.no_grad():
             program = torch.export.export(_Call(layer, method), (example,), dynamic_shapes=(sizes,), strict=False)
     except Exception as error:  # the errors of torch.export have no common class
         raise ValueError(
             f"freeze cannot trace {type(layer).__name__} ({builder.name}): {str(error).splitlines()[0].rstrip('. ')}. "
-            "Its control flow must not depend on the values of tensors; or add a rule with "
+            "It must not depend on the values of tensors, nor on their sizes other than by shape; or add a rule with "
             "coattend.export.freeze_layer.register."
         ) from error
     constants = _constants(program)
     nodes: dict[fx.Node, fx.Node] = {}
     for traced in program.graph.nodes:
+        if not traced.users and traced.op != "output":  # an assertion, or a constant that is not read
+            continue
         if traced.op == "placeholder":
             constant = constants.get(traced.name)
             nodes[traced] = node if constant is None else builder.tensor(f"{builder.name}.{constant[0]}", constant[1])
         elif traced.op == "output":
             (result,) = traced.args[0]
             return nodes[result]
-        elif traced.users:  # what has no users is an assertion
+        else:
             arguments = fx.map_arg((traced.args, traced.kwargs), lambda n: nodes[n])
             nodes[traced] = builder.graph.create_node(traced.op, traced.target, *arguments)
     raise AssertionError("a graph ends with its output")

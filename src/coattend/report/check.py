@@ -10,30 +10,16 @@ import torch
 
 from coattend.equivariance import diagnose
 from coattend.equivariance.diagnosis import Diagnosis
-from coattend.export import Certificate, check_certificate
-from coattend.export.measurement import Line
-from coattend.export.shapes import MOST_PIXELS
+from coattend.export import CertificateCheck, check_certificate
+from coattend.export.formats import FORMATS, format_of
+from coattend.export.input import MOST_PIXELS
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork, create_model, exactness_line, load_model, model_entry
 from coattend.models.classifier import weights_file
 from coattend.models.hub import is_hub_address
 from coattend.nn.observe import estimate_norm_statistics
 
-EXPORTED = (".onnx", ".pt2")  # measured as their certificates say
-
-
-@dataclass(frozen=True)
-class CheckedCertificate:
-    """What the certificate of a file says, beside what the file gives now."""
-
-    path: str
-    certificate: Certificate
-    lines: tuple[Line, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Whether all of it agrees."""
-        return all(line.agrees for line in self.lines)
+MODEL_FILE = ".safetensors"  # the one export format that is also measured as a network
 
 
 @dataclass(frozen=True)
@@ -54,13 +40,13 @@ class CheckedNetwork:
 class Check:
     """What was checked: the certificate if there is one, and the network unless the certificate is all that can be."""
 
-    certificate: CheckedCertificate | None
+    certificate: CertificateCheck | None
     network: CheckedNetwork | None
 
     @property
     def holds(self) -> bool:
         """Whether the certificate agrees and the network is equivariant."""
-        certified = self.certificate is None or self.certificate.holds
+        certified = self.certificate is None or self.certificate.agrees
         return certified and (self.network is None or self.network.diagnosis.is_equivariant)
 
 
@@ -70,15 +56,17 @@ def check_network(model: str, size: int | None = None, group: str | None = None,
         raise ValueError(f"--size expects the height and width of images, 1 to {MOST_PIXELS} pixels, got {size}.")
     torch.manual_seed(seed)
     file = _file(model)
-    exported = file is not None and file.suffix in EXPORTED
+    exported = file is not None and format_of(file) not in (None, FORMATS[MODEL_FILE])
     if exported and (size is not None or group is not None):
         raise ValueError(
             f"{file} is checked at the size and over the group of its certificate; leave --size and --group out, or "
             "check the network that it was exported from."
         )
-    certificate = None if file is None else _checked_certificate(file)
-    if certificate is not None and (exported or not certificate.holds):
+    certificate = None if file is None else check_certificate(file)
+    if certificate is not None and (exported or not certificate.agrees):
         return Check(certificate, None)
+    if exported:
+        raise ValueError(f"{file} has no certificate; expected a file written by `coattend export`.")
     network = (create_model(model) if file is None else load_model(file)).double()
     image_size = (size, size) if size is not None else _image_size(network)
     against = get_group(group) if group else network.acting_group
@@ -90,11 +78,6 @@ def check_network(model: str, size: int | None = None, group: str | None = None,
     return Check(certificate, CheckedNetwork(model, image_size, against, diagnosis, exactness))
 
 
-def _checked_certificate(file: Path) -> CheckedCertificate | None:
-    checked = check_certificate(file)
-    return None if checked is None else CheckedCertificate(str(file), checked[0], tuple(checked[1]))
-
-
 def _file(model: str) -> Path | None:
     """Return the file, or that of the weights of a run folder; None for the name of a network."""
     if os.path.isdir(model) or is_hub_address(model):
@@ -102,7 +85,7 @@ def _file(model: str) -> Path | None:
     path = Path(model)
     if os.path.isfile(model):
         return path
-    if path.suffix in (".safetensors", ".pt", *EXPORTED):
+    if format_of(path) is not None:
         raise ValueError(f"there is no file {model[:200]}; expected one that save_model or `coattend export` wrote.")
     return None
 

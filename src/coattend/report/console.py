@@ -21,8 +21,9 @@ from coattend.report.contributions import short_name
 from coattend.report.views import pose_name
 
 if TYPE_CHECKING:
+    from coattend.export import CertificateCheck
     from coattend.report.attend import AttentionPictures
-    from coattend.report.check import Check, CheckedCertificate
+    from coattend.report.check import Check
     from coattend.report.ledger import Reproduction
     from coattend.train import Comparison, Recipe
     from coattend.train.restriction import Restriction
@@ -81,17 +82,15 @@ def _long_line(line: str) -> Text:
     return Text(line, no_wrap=True, overflow="ignore")
 
 
-def _certificate_table(checked: CheckedCertificate) -> Table:
+def _certificate_table(checked: CertificateCheck) -> Table:
     certificate = checked.certificate
     title = f"{checked.path}: {certificate.model} over {certificate.acting_group.name}, coattend {certificate.version}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, caption=checked.note or None, box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("property", no_wrap=True)
     for heading in ("certified", "measured", ""):
         table.add_column(heading, justify="right", no_wrap=True)
-    if checked.path.endswith(".pt2"):
-        table.caption = "only compared, not run: torch.export.load can run code from the file"
-    for line in checked.lines:
-        table.add_row(line.what, line.certified, line.found, "agrees" if line.agrees else "DIFFERS")
+    for claim in checked.claims:
+        table.add_row(claim.what, claim.certified, claim.measured, "agrees" if claim.agrees else "DIFFERS")
     return table
 
 

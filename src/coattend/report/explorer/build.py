@@ -1,4 +1,4 @@
-"""The explorer: one HTML page in which a person turns a digit while trained networks run beside it."""
+"""Build the page of the explorer: one HTML file with the networks, digits and code in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import gzip
 import html
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from coattend._files import check_target, write_whole
-from coattend.data import Preprocessing, load_data
-from coattend.data.preprocessing_steps import Clip, Standardize
+from coattend.data import load_data
+from coattend.export.input import input_of
 from coattend.export.onnx import onnx_model
 from coattend.models import EquivariantNetwork, model_entry, network_name
 from coattend.models.classifier import Classifier, load_trained
@@ -28,46 +28,45 @@ if TYPE_CHECKING:
     import onnx
 
 SOURCES = Path(__file__).parent
-# One module, in this order.
+# Concatenated in this order into one module.
 SCRIPTS = ("pictures.js", "engine.js", "maps.js", "circle.js", "panel.js", "controls.js", "page.js")
 RUNTIME = {"runtime_module": "ort.wasm.bundle.min.mjs", "runtime_binary": "ort-wasm-simd-threaded.wasm"}
 
 PACKAGED = ("p4cnn", "a_p4cnn:attention=output")
 DIGITS = tuple("0123456789")
-# Test digits of mini that happen to stand upright, two of each class.
+# Test digits of mini that are upright, two of each class.
 GALLERY = (737, 256, 451, 648, 347, 208, 742, 185, 453, 268, 518, 638, 22, 397, 233, 361, 287, 751, 157, 526)
 FIRST = 742
 
 
 def load_networks(files: Sequence[str | Path]) -> dict[str, Classifier]:
-    """Trained networks from run folders or files, by default the packaged ones, by titles that tell them apart."""
+    """Load networks from run folders or files, by default the packaged ones, under titles that distinguish them."""
     files = files or [pretrained_file(name, "rotated-mnist") for name in PACKAGED]
     if len({Path(file).resolve() for file in files}) < len(files):
         raise ValueError(f"explore shows different networks side by side, got {', '.join(map(str, files))}.")
     loaded = [load_trained(file) for file in files]
-    titles = [_title(trained.network) for trained in loaded]
+    titles = [_title(classifier.network) for classifier in loaded]
     return {
-        title if titles.count(title) == 1 else f"{title}, {place}": trained
-        for title, place, trained in zip(titles, _places(files), loaded, strict=True)
+        title if titles.count(title) == 1 else f"{title}, {difference}": classifier
+        for title, difference, classifier in zip(titles, _differences(files), loaded, strict=True)
     }
 
 
-def _places(files: Sequence[str | Path]) -> list[str]:
-    """What is particular to each path."""
+def _differences(files: Sequence[str | Path]) -> list[str]:
+    """Return the parts of each path that are not in all of them."""
     parts = [Path(file).resolve().with_suffix("").parts for file in files]
     return ["/".join(part for part in own if not all(part in other for other in parts)) for own in parts]
 
 
 def explorer_page(networks: dict[str, Classifier]) -> str:
-    """The page, whole: networks by title, a gallery of digits, and ONNX Runtime Web to run them."""
+    """Return the whole page: networks by title, a gallery of digits, and ONNX Runtime Web to run them."""
     side, classes = _common_kind(networks)
-    steps = [list(_preprocessing(title, trained.preprocessing)) for title, trained in networks.items()]
     described, packed = [], {}
-    for number, (title, trained) in enumerate(networks.items()):
-        with evaluating(trained.network):
-            model = onnx_model(trained.network, trained.image_shape, masks=True, responses=True)
+    for number, (title, classifier) in enumerate(networks.items()):
+        with evaluating(classifier):
+            model = onnx_model(classifier, input_of(classifier), masks=True, responses=True)
         identity = f"network-{number}"
-        described.append({"id": identity, "title": title, "preprocessing": steps[number], **_described(trained, model)})
+        described.append({"id": identity, "title": title, **_described(classifier, model)})
         packed[identity] = _text(gzip.compress(model.SerializeToString(), 9, mtime=0))
     contents = {
         "side": side,
@@ -89,7 +88,7 @@ def explorer_page(networks: dict[str, Classifier]) -> str:
 
 
 def write_explorer(files: Sequence[str | Path], to: Path) -> None:
-    """The page as one file that opens in a browser, without a network or a server."""
+    """Write the page as one file that opens in a browser, without a server."""
     if to.suffix != ".html":
         raise ValueError(f"the explorer is one HTML file; expected --to something.html, got {to}.")
     check_target(to, overwrite=True)
@@ -99,28 +98,28 @@ def write_explorer(files: Sequence[str | Path], to: Path) -> None:
 def _common_kind(networks: dict[str, Classifier]) -> tuple[int, tuple[str, ...]]:
     if not networks:
         raise ValueError("explore expects at least one network, got none.")
-    for title, trained in networks.items():
-        channels, height, width = trained.image_shape
+    for title, classifier in networks.items():
+        channels, height, width = classifier.image_shape
         if channels != 1 or height != width:
             raise ValueError(
-                f"explore draws square pictures of one channel; {title} is for images of {channels} x {height} x "
+                f"the explorer draws square pictures of one channel; {title} is for images of {channels} x {height} x "
                 f"{width} (channels, height, width). `coattend attend` shows other images."
             )
-    kinds = {(trained.image_shape[1], trained.classes) for trained in networks.values()}
+    kinds = {(classifier.image_shape[1], classifier.classes) for classifier in networks.values()}
     if len(kinds) > 1:
-        found = "; ".join(f"{size} x {size} in {len(classes)} classes" for size, classes in sorted(kinds))
+        given = "; ".join(f"{size} x {size} in {len(classes)} classes" for size, classes in sorted(kinds))
         raise ValueError(
-            f"explore shows networks of one image size and one set of classes, got {found}; show them apart."
+            f"explore shows networks of one image size and one set of classes, got {given}; show them separately."
         )
     return kinds.pop()
 
 
-def _described(trained: Classifier, model: onnx.ModelProto) -> dict[str, Any]:
-    group = trained.network.group
+def _described(classifier: Classifier, model: onnx.ModelProto) -> dict[str, Any]:
+    group = classifier.network.group
     assert group.planar is not None
     return {
-        "about": _about(trained),
-        "classes": trained.classes,
+        "about": _about(classifier),
+        "classes": classifier.classes,
         "group": {
             "product": group.product.tolist(),
             "planar": group.planar.reshape(-1, 4).tolist(),
@@ -129,20 +128,20 @@ def _described(trained: Classifier, model: onnx.ModelProto) -> dict[str, Any]:
         },
         "input": model.graph.input[0].name,
         "logits": model.graph.output[0].name,
-        "layers": _layers(trained, model),
+        "layers": _layers(classifier, model),
     }
 
 
-def _layers(trained: Classifier, model: onnx.ModelProto) -> list[dict[str, Any]]:
+def _layers(classifier: Classifier, model: onnx.ModelProto) -> list[dict[str, Any]]:
     """Return a row per convolution: its response is the input of its attention, if it has one, else its output."""
-    network = trained.network
-    image = next(network.parameters()).new_zeros(1, *trained.image_shape)
+    network = classifier.network
+    image = next(network.parameters()).new_zeros(1, *classifier.image_shape)
     convolutions = attended_convolutions(network, image)
     layers: dict[str, dict[str, Any]] = {}
     for output in model.graph.output[1:]:
         kind, _, name = output.name.partition(":")
         axes = output.type.tensor_type.shape.dim
-        if len(axes) != 5:  # a projection's result, which has no poses
+        if len(axes) != 5:  # the output of a projection has no poses
             continue
         layer = layers.setdefault(convolutions.get(name, name), {"mask": None})
         convolution = network.get_submodule(convolutions.get(name, name))
@@ -151,25 +150,12 @@ def _layers(trained: Classifier, model: onnx.ModelProto) -> list[dict[str, Any]]
     return [{"number": number, **layer} for number, layer in enumerate(layers.values(), start=1)]
 
 
-def _preprocessing(title: str, preprocessing: Preprocessing) -> Iterator[dict[str, Any]]:
-    for number, step in enumerate(preprocessing.steps):
-        if isinstance(step, Standardize):
-            yield {"mean": step.mean.flatten().tolist(), "std": step.std.flatten().tolist()}
-        elif isinstance(step, Clip):
-            yield {"limit": step.bound}
-        else:
-            raise ValueError(
-                f"explore can standardise and limit pixels in the page; {title} was trained with the step "
-                f"{preprocessing.names[number]!r}. Train it with --set preprocessing=scalar."
-            )
-
-
-def _about(trained: Classifier) -> str:
+def _about(classifier: Classifier) -> str:
     """Return the options that are not the model's own, its size and group, and what it was trained on."""
-    network = trained.network
+    network = classifier.network
     _, _, options = network_name(network).partition(":")
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    facts = [*filter(None, options.split(",")), f"{parameters:,} parameters", network.group.name, trained.provenance]
+    facts = [*filter(None, options.split(",")), f"{parameters:,} parameters", network.group.name, classifier.provenance]
     return " · ".join(facts)
 
 

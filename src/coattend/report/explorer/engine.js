@@ -29,10 +29,10 @@ class Network {
     return new Network(ort, description, session);
   }
 
-  /** Probabilities of every picture, and the outputs that were asked for by name. */
+  /** Run pictures of pixels from 0 to 255; returns their probabilities, and further outputs by name. */
   async run(pictures, side, names = []) {
     const input = new Float32Array(pictures.length * side * side);
-    pictures.forEach((pixels, n) => input.set(preprocessed(pixels, this.preprocessing), n * side * side));
+    pictures.forEach((pixels, n) => input.set(pixels, n * side * side));
     const tensor = new this.ort.Tensor("float32", input, [pictures.length, 1, side, side]);
     const outputs = await this.session.run({ [this.input]: tensor }, [this.logits, ...names]);
     const logits = outputs[this.logits].data;
@@ -40,18 +40,6 @@ class Network {
     const probabilities = pictures.map((_, n) => softmax(logits.slice(n * classes, (n + 1) * classes)));
     return { logits, probabilities, maps: Object.fromEntries(names.map((name) => [name, outputs[name]])) };
   }
-}
-
-/** What the network's training images went through: standardising steps, then perhaps a limit. */
-function preprocessed(pixels, steps) {
-  let values = Float64Array.from(pixels, (value) => value / 255);
-  for (const step of steps) {
-    values = values.map((value, i) => {
-      if (step.limit !== undefined) return Math.min(step.limit, Math.max(-step.limit, value));
-      return (value - step.mean[i % step.mean.length]) / step.std[i % step.std.length];
-    });
-  }
-  return values;
 }
 
 function softmax(logits) {
