@@ -79,18 +79,27 @@ def test_type_checkers_see_the_names_that_are_loaded_when_used() -> None:
         coattend.absent  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_predicting_loads_nothing_that_trains_or_draws() -> None:
+def test_using_a_network_loads_nothing_that_trains(tmp_path: Path) -> None:
     code = (
-        "import sys; from coattend.cli import main\n"
-        "try: main()\nexcept SystemExit as ended: assert ended.code == 0\n"
-        "print(*sys.modules)"
+        "import sys\n"
+        "from coattend.cli import main\n"
+        "weights, digit, folder = sys.argv[1:]\n"
+        "for verb in (('predict', weights, digit), ('export', weights, '--to', f'{folder}/m.pt'),\n"
+        "             ('check', f'{folder}/m.pt'), ('explore', weights, '--to', f'{folder}/page.html')):\n"
+        "    sys.argv[1:] = verb\n"
+        "    try: main()\n"
+        "    except SystemExit as ended: assert ended.code == 0, verb\n"
+        "    print('loaded', *sys.modules)\n"
     )
     weights = SOURCE / "models" / "weights" / "rotated-mnist" / "p4cnn.safetensors"
     digit = SOURCE.parents[1] / "docs" / "assets" / "digit.png"
-    command = [sys.executable, "-c", code, "predict", str(weights), str(digit)]
-    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert "3" in loaded  # the digit
-    assert not {"lightning_fabric", "tensorboard", "torchmetrics", "matplotlib", "coattend.train"} & set(loaded)
+    command = [sys.executable, "-c", code, str(weights), str(digit), str(tmp_path)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "3" in printed.split()  # the digit
+    loaded = [set(line.split()) for line in printed.splitlines() if line.startswith("loaded")]
+    assert len(loaded) == 4
+    for modules in loaded:
+        assert not {"lightning_fabric", "tensorboard", "torchmetrics", "matplotlib", "coattend.train"} & modules
 
 
 def test_data_stands_on_its_own() -> None:

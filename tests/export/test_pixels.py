@@ -132,7 +132,7 @@ def test_a_network_trained_on_other_sizes_is_exported_at_them(tmp_path: Path) ->
 
 
 def test_preprocessing_that_depends_on_pixels(digits: Tensor, tmp_path: Path) -> None:
-    """Whitening stays in float64, is certified as not equivariant, and has one size."""
+    """Whitening needs float64, is certified as not equivariant, and has one size."""
     classifier = trained("p4cnn:width=2", digits, ("gcn", "zca"))
     certificate = export_onnx(classifier, tmp_path / "m.onnx")
     assert certificate.parity < 1e-4

@@ -46,6 +46,11 @@ class Preprocessing(nn.Module):
         """Whether rotating by quarter turns or mirroring gives the same result before and after preprocessing."""
         return all(step.commutes_with_rotation for step in self.steps)
 
+    @property
+    def needs_float64(self) -> bool:
+        """Whether float32 would change the result by more than rounding."""
+        return any(step.needs_float64 for step in self.steps)
+
     @torch.no_grad()
     def fit(self, train_images: Tensor) -> Preprocessing:
         """Compute means, standard deviations and whitening from training images; return the module itself."""

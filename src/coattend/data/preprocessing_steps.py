@@ -24,6 +24,7 @@ class Step(nn.Module):
     """
 
     commutes_with_rotation = True
+    needs_float64 = False
     learnt: tuple[str, ...] = ()
 
     def __init__(self) -> None:
@@ -116,6 +117,7 @@ class Whiten(Step):
     """
 
     commutes_with_rotation = False
+    needs_float64 = True  # it multiplies by the inverses of small singular values
     learnt = ("mean", "matrix")
     mean: Tensor
     matrix: Tensor

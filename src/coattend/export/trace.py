@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -46,9 +46,17 @@ def add_operations(
             (result,) = traced.args[0]
             return nodes[result]
         else:
-            arguments = fx.map_arg((traced.args, traced.kwargs), lambda n: nodes[n])
-            nodes[traced] = builder.graph.create_node(traced.op, traced.target, *arguments)
+            arguments, named = fx.map_arg((traced.args, traced.kwargs), lambda n: nodes[n])
+            numbers = tuple(_as_constant(builder, traced, argument) for argument in arguments)
+            nodes[traced] = builder.graph.create_node(traced.op, traced.target, numbers, named)
     raise AssertionError("a graph ends with its output")
+
+
+def _as_constant(builder: Builder, traced: fx.Node, argument: Any) -> Any:
+    """Return a number that an operation combines with a tensor as a tensor: the ONNX exporter rounds numbers."""
+    if isinstance(argument, float) and getattr(traced.target, "_overloadname", None) == "Tensor":
+        return builder.tensor(f"{builder.name}.number", torch.tensor(argument, dtype=traced.meta["val"].dtype))
+    return argument
 
 
 def _constants(program: torch.export.ExportedProgram) -> dict[str, tuple[str, Tensor]]:

@@ -54,7 +54,6 @@ def test_the_gallery_has_two_digits_of_every_class() -> None:
         ({"A": trained(image_shape=(1, 28, 32))}, "A is for images of 1 x 28 x 32"),
         ({"A": trained(), "B": trained(shape=(1, 32, 32))}, "got 28 x 28 in 10 classes; 32 x 32 in 10 classes"),
         ({"A": trained(), "B": trained(classes=("cat", "dog"))}, "one set of classes"),
-        ({"A": trained(preprocessing=make_preprocessing(["gcn"]))}, "A was trained with the step 'gcn'"),
     ],
 )
 def test_what_the_page_cannot_show_is_said(networks: dict[str, Classifier], message: str) -> None:

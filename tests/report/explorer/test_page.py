@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -20,15 +19,15 @@ from coattend.data import load_data, make_preprocessing
 from coattend.groups import transform_image
 from coattend.models.classifier import Classifier, load_trained
 from coattend.nn.observe import estimate_norm_statistics
-from coattend.report.explorer.build import FIRST
+from coattend.report.explorer.build import FIRST, write_explorer
 from coattend.report.explorer.serve import page_server
 from tests.report.conftest import Opened
 
 SIDE = 28
-MODELS = {
-    "plain": "p4cnn:width=3",
-    "slices": "a_p4cnn:width=2",
-    "mirrors": "a_p4cnn:width=2,attention=output,group=p4m,head=max",
+MODELS = {  # with their preprocessing
+    "plain": ("p4cnn:width=3", "scalar"),
+    "slices": ("a_p4cnn:width=2", "scalar"),
+    "mirrors": ("a_p4cnn:width=2,attention=output,group=p4m,head=max", "gcn"),
 }
 Open = Callable[..., Opened]
 
@@ -38,10 +37,10 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Networks that have seen digits, as training writes them; what they say is arbitrary but not flat."""
     folder = tmp_path_factory.mktemp("networks")
     images = load_data("mini").train.images[:64]
-    preprocessing = make_preprocessing(["scalar"]).fit(images)
     files = []
-    for name, model in MODELS.items():
+    for name, (model, step) in MODELS.items():
         torch.manual_seed(1)
+        preprocessing = make_preprocessing([step]).fit(images)
         network = ca.create_model(model).float()
         estimate_norm_statistics(network, [preprocessing(images)])
         one = Classifier(network, preprocessing, tuple("0123456789"), (1, SIDE, SIDE), "no training")
@@ -57,14 +56,9 @@ def trained(networks: list[Path]) -> list[Classifier]:
 
 @pytest.fixture(scope="module")
 def page_file(browser: Any, networks: list[Path]) -> Path:
-    """Made by the command, as a user makes it; only where there is a browser to open it."""
+    """The page in a file, where there is a browser to open it."""
     file = networks[0].parent / "page.html"
-    command = [sys.executable, "-W", "error", "-m", "coattend", "explore", *map(str, networks), "--to", str(file)]
-    run = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.replace("\n", "") == f"wrote {file}"
+    write_explorer(networks, file)
     return file
 
 
@@ -90,7 +84,7 @@ def shown_pixels(opened: Opened) -> Tensor:
 def assert_agrees_with_torch(opened: Opened, trained: list[Classifier], pixels: Tensor) -> None:
     for one, found in zip(trained, opened.page.evaluate("window.explorer.networks()"), strict=True):
         with torch.no_grad():
-            logits = one.network.eval()(one.preprocessing(pixels))[0]
+            logits = one.eval()(pixels)[0]
         assert torch.allclose(torch.tensor(found["logits"]), logits.double(), rtol=0, atol=1e-4), found["title"]
         assert torch.allclose(torch.tensor(found["probabilities"]), logits.double().softmax(0), rtol=0, atol=1e-4)
     bars = opened.page.eval_on_selector_all(".bars li", "bars => bars.map((bar) => Number(bar.dataset.probability))")
