@@ -1,4 +1,4 @@
-"""Pictures of one image: written for any network and image, the same each time, with a word where something is odd."""
+"""Pictures of one image: written for any network and image, reproducible, with notes on what was adapted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_kind_of_network_is_drawn(folders: dict[str, Path], model: str) ->
     texts = " ".join(text.get_text() for text in seen.figure(1).texts)
     assert f"{model}: layer 2 of {len(seen.views)}" in texts
     assert ("This network has no attention" in texts) == (model == PLAIN)
-    moved = "Equal rows mean that they moved in step" if model == SLICED else "The rows are not equal"
+    moved = "The rows are equal" if model == SLICED else "The rows are not equal"
     assert moved in texts.replace("\n", " ")
 
 
@@ -91,7 +91,7 @@ def test_masks_of_any_attention_are_drawn_and_matrices_where_there_are_some(tmp_
     assert len(posed.views) == 7
     assert {float(value) for view in posed.views for value in view.mask.unique()} == {0, 1}
     text = " ".join(text.get_text() for text in posed.figure(1).texts)
-    assert "Mask: the share of each response" in text
+    assert "Mask: the factor by which" in text
     assert not has_matrices(network)
     with pytest.raises(ValueError, match="no attention with matrices"):
         matrices_figure(network)

@@ -1,4 +1,4 @@
-"""Attention pictures: one image in all poses, what a layer answers, and what its attention lets through."""
+"""A figure of one layer for an image in all poses: the responses, and the mask of its attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coattend.groups import FiniteGroup
 from coattend.report.style import AMOUNTS, RATIOS, bare, drawing
-from coattend.report.views import LayerPicture, LayerView, dominant_pose, layer_picture, pose_name
+from coattend.report.views import LayerPicture, LayerView, dominant_pose, layer_picture, mirrored, pose_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,8 +25,8 @@ DIMMED = 0.62  # images under arrows
 GAP = 0.12  # between the tiles of a mosaic, in tiles
 BETWEEN = 0.4  # between mosaics, in inches
 UPRIGHT, MIRRORED = "#ff9f1c", "#4cc9f0"
-CROWDED = 16  # arrows side by side, at most about so many
-ROUNDING = 1e-3  # differences below this are put down to rounding
+CROWDED = 16  # arrows in a row, at most about this many
+ROUNDING = 1e-3  # differences below this are attributed to rounding
 FAINT = 0.3  # arrows below this share of the strongest are left out
 
 
@@ -63,7 +63,8 @@ def attention_figure(
         for name, tiles, colours in _columns(picture, inputs):
             breadth = tile * (tiles.shape[1] * (1 + GAP) - GAP)
             axes = figure.add_axes((left / width, bottom, breadth / width, mosaic_height / height))
-            _draw_mosaic(axes, tiles, colours, (0.0, 1.0) if colours == RATIOS else None)
+            limits = (min(0.0, tiles.min()), max(1.0, tiles.max())) if colours == RATIOS else None
+            _draw_mosaic(axes, tiles, colours, limits)
             axes.set_title(name, pad=18, weight="bold")
             if colours is None:
                 names = [wrapped(name, ROW_NAMES - 0.1, most_lines=int(tile / 0.12)) for name in row_names]
@@ -81,7 +82,7 @@ def attention_figure(
 
 
 def _columns(picture: LayerPicture, inputs: Tensor) -> list[tuple[str, NDArray[np.float64], str | None]]:
-    """Title, tiles (input pose, pose, height, width) and colours of each mosaic; inputs have colours of their own."""
+    """Return title, tiles (input pose, pose, height, width) and colour map of each mosaic; None for the inputs."""
     space = "\n" if picture.responses.shape[1] == 1 else " "  # a single pose is narrower than its title
     columns: list[tuple[str, NDArray[np.float64], str | None]] = [
         ("input", _tiles_of(inputs), None),
@@ -94,7 +95,7 @@ def _columns(picture: LayerPicture, inputs: Tensor) -> list[tuple[str, NDArray[n
 
 
 def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) -> NDArray[np.float64]:
-    """Arrows of one input pose: columns x, y (pixels, y down), dx, dy (y down, length 0 to 1), mirrored (0 or 1)."""
+    """Return the arrows of one input pose: x, y (pixels, y down), dx, dy (y down, length 0 to 1), mirrored (0 or 1)."""
     pose, strength = (t[row].double().numpy() for t in dominant_pose(view))
     if view.group.order == 1 or strength.max() == 0:
         return np.zeros((0, 5))
@@ -120,13 +121,13 @@ def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) 
 
 
 def arrow_step(width: int) -> int:
-    """Every how many positions of a map so wide there is an arrow; odd for an even width, see :func:`_on_lattice`."""
+    """Return the distance of two arrows, in positions of a map; odd for an even width, see :func:`_on_lattice`."""
     step = -(-width // CROWDED)
     return step if width % 2 else step + 1 - step % 2
 
 
 def _on_lattice(offsets: NDArray[np.float64], step: int) -> NDArray[np.bool_]:
-    """Which offsets from the centre are ``step`` apart and symmetric, so that what is left out turns with the image.
+    """Select offsets from the centre that are ``step`` apart and symmetric, so that they rotate with the image.
 
     Offsets are whole numbers for an odd width and half-integers for an even one, which an odd step reaches.
     """
@@ -135,7 +136,7 @@ def _on_lattice(offsets: NDArray[np.float64], step: int) -> NDArray[np.bool_]:
 
 
 def wrapped(name: str, inches: float, most_lines: int = 4) -> str:
-    """A name in lines of size 8 that are so many inches wide; what does not fit is cut off with an ellipsis."""
+    """Break a name into lines of size 8 of the given width; the rest is replaced by an ellipsis."""
     lines = [line for part in name.split("\n") for line in textwrap.wrap(part, max(4, int(inches / CHARACTER)))]
     if len(lines) > most_lines:
         lines = [*lines[: most_lines - 1], f"{lines[most_lines - 1][:-1]}…"]
@@ -143,7 +144,7 @@ def wrapped(name: str, inches: float, most_lines: int = 4) -> str:
 
 
 def mosaic(tiles: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Tiles (rows, columns, height, width, ...) as one array with gaps that are not a number."""
+    """Return tiles (rows, columns, height, width, ...) as one array with gaps that are not a number."""
     rows, columns, height, width = tiles.shape[:4]
     step_y, step_x = height + _gap(height), width + _gap(width)
     shape = (rows * step_y - _gap(height), columns * step_x - _gap(width), *tiles.shape[4:])
@@ -159,12 +160,12 @@ def _gap(pixels: int) -> int:
 
 
 def mosaic_centres(count: int, pixels: int) -> list[float]:
-    """Where the middles of a mosaic's tiles are along one axis."""
+    """Return the centres of a mosaic's tiles along one axis."""
     return [(pixels - 1) / 2 + i * (pixels + _gap(pixels)) for i in range(count)]
 
 
 def _tiles_of(inputs: Tensor) -> NDArray[np.float64]:
-    """Images as tiles with one colour channel or three, from 0 to 1."""
+    """Return images as tiles with one or three colour channels, from 0 to 1."""
     return (inputs.double().numpy() / 255).clip(0, 1).transpose(0, 2, 3, 1)[:, None]
 
 
@@ -183,12 +184,12 @@ def _draw_mosaic(
 
 def _draw_scale(figure: Figure, axes: Axes, breadth: float, width: float, height: float) -> None:
     box = axes.get_position()
-    place = figure.add_axes((box.x0, box.y0 - 0.2 / height, min(breadth, 1.6) / width, 0.09 / height))
-    bar = figure.colorbar(axes.images[0], cax=place, orientation="horizontal")
+    scale = figure.add_axes((box.x0, box.y0 - 0.2 / height, min(breadth, 1.6) / width, 0.09 / height))
+    bar = figure.colorbar(axes.images[0], cax=scale, orientation="horizontal")
     low, high = axes.images[0].get_clim()
     bar.set_ticks([low, high], labels=[f"{low:.3g}", f"{high:.3g}"])
     bar.outline.set_visible(False)
-    place.tick_params(length=0, labelsize=7)
+    scale.tick_params(length=0, labelsize=7)
 
 
 def _draw_arrows(
@@ -210,8 +211,8 @@ def _draw_arrows(
         axes.set_title(title, size=8, pad=3)
         field = arrow_field(view, group, size, row)
         reach = 0.95 * view.reduction * arrow_step(view.responses.shape[-1])
-        for mirrored, colour in ((0, UPRIGHT), (1, MIRRORED)):
-            x, y, dx, dy = field[field[:, 4] == mirrored, :4].T
+        for kind, colour in ((0, UPRIGHT), (1, MIRRORED)):
+            x, y, dx, dy = field[field[:, 4] == kind, :4].T
             axes.quiver(
                 x, y, reach * dx, reach * dy, color=colour, angles="xy", scale_units="xy", scale=1, pivot="mid",
                 units="inches", width=0.016, headwidth=4, headlength=4, headaxislength=3.5,
@@ -225,24 +226,24 @@ def _draw_arrows(
 
 
 def _caption(picture: LayerPicture, view: LayerView, group: FiniteGroup, width: float) -> str:
-    mirrors = group.planar is not None and any(np.linalg.det(m) < 0 for m in group.planar)
+    mirrors = group.planar is not None and bool(mirrored(group).any())
     if view.group.order > 1:
-        arrows = "Arrows: the pose whose responses are strongest at a place, all channels together; 0° points up."
+        arrows = "Arrows: the pose with the strongest responses at a position, summed over channels; 0° points up."
         arrows += " Orange: not mirrored, blue: mirrored." if mirrors else ""
     else:
-        arrows = "This network has one pose only, so there is no orientation to point at."
-    middle = "Each image is named by its pose and by the class that the network predicts. Each row is one input"
+        arrows = "This network has one pose only, so there are no orientations to show."
+    middle = "Each image is labelled with its pose and the predicted class. Each row is one input"
     middle += f"; each column one of the {view.group.order} poses of the same filter." if view.group.order > 1 else "."
     if picture.mask is None:
         kind = "This network has no attention: only its responses are shown."
-        back = "Brought back: each row turned back to the first input, its poses relabelled."
+        back = "Brought back: each row moved back to the first input, its poses relabelled."
     else:
-        kind = "Mask: the share of each response that attention lets through, the most attended pose whole (1)."
-        back = "Brought back: each row's masks turned back to the first input, their poses relabelled."
+        kind = "Mask: the factor by which attention multiplies each response."
+        back = "Brought back: the masks of each row moved back to the first input, poses relabelled."
     if picture.difference < ROUNDING:
-        end = f"Equal rows mean that they moved in step with the input; they differ by at most {picture.difference:.0e}"
+        end = f"The rows are equal, so they moved with the input; they differ by at most {picture.difference:.0e}"
     else:
-        end = "The rows are not equal, so they did not move in step with the input; "
+        end = "The rows are not equal, so they did not move with the input; "
         end += f"they differ by up to {picture.difference:.0%}"
     end += f" of the range. Layer: {picture.layer}."
     return "\n".join(textwrap.wrap(f"{arrows} {middle} {kind} {back} {end}", int(width * 14.5)))

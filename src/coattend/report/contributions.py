@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coattend.groups import FiniteGroup
 from coattend.report.style import COLOURS, drawing
-from coattend.report.views import pose_angle
+from coattend.report.views import mirrored, pose_angle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,21 +46,20 @@ def contribution_figure(restrictions: Mapping[str, Restriction]) -> Figure:
 
 
 def _draw(axes: PolarAxes, group: FiniteGroup, measured: NDArray[np.float64], after: tuple[int, ...]) -> None:
-    assert group.planar is not None
     angles = np.radians([pose_angle(group, g) for g in group.elements])
-    mirrored = np.linalg.det(group.planar) < 0
-    rotations = [g for g in group.elements if not mirrored[g]]
-    width = 2 * np.pi / len(rotations) * (0.36 if mirrored.any() else 0.7)
+    mirrors = mirrored(group)
+    rotations = [g for g in group.elements if not mirrors[g]]
+    width = 2 * np.pi / len(rotations) * (0.36 if mirrors.any() else 0.7)
     heights = measured / max(float(measured.max()), np.finfo(float).tiny)
     axes.set_theta_zero_location("N")
     for t in group.elements:
-        offset = width * (0.55 if mirrored[t] else -0.55) if mirrored.any() else 0.0
+        offset = width * (0.55 if mirrors[t] else -0.55) if mirrors.any() else 0.0
         axes.bar(
             angles[t] - offset,
             heights[t],
             width,
             color=COLOURS[0] if t in after else PALE,
-            hatch="////" if mirrored[t] else None,
+            hatch="////" if mirrors[t] else None,
             edgecolor="white",
             linewidth=0.5,
             zorder=3,

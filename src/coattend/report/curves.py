@@ -1,4 +1,4 @@
-"""Curves: learning over the epochs, error over the angle of the input."""
+"""Learning curves over the epochs, and error over the angle of the input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NARROW = 4  # a range from 1 to this has evenly spaced ticks
 STEP = 5
 ANGLES = tuple(range(0, 360, STEP))
 AFFORDABLE = 8e10  # multiply-adds that all curves of a page may cost: some ten seconds
-FEWEST, MOST = 8, 200
+FEWEST, MOST = 8, 200  # images of a curve
 
 
 def learning_figure(curves: Mapping[str, Sequence[Curve]], measure: str, label: str) -> Figure:
@@ -37,13 +37,13 @@ def learning_figure(curves: Mapping[str, Sequence[Curve]], measure: str, label: 
         from matplotlib.ticker import MaxNLocator, NullLocator
 
         epochs, values = [0], []
-        for place, (model, runs) in enumerate(curves.items()):
-            for number, curve in enumerate(runs):
+        for number, (model, runs) in enumerate(curves.items()):
+            for seed, curve in enumerate(runs):
                 points = measured(curve, measure)
                 if points:
                     marker = "o" if len(points) == 1 else None  # a line needs two
                     axes.plot(
-                        *zip(*points, strict=True), **_look(place), marker=marker, label=None if number else model
+                        *zip(*points, strict=True), **_line_style(number), marker=marker, label=None if seed else model
                     )
                     epochs += [epoch for epoch, _ in points]
                     values += [value for _, value in points]
@@ -72,17 +72,17 @@ def measured(curve: Curve, measure: str) -> list[tuple[int, float]]:
 
 
 def is_logarithmic(curves: Mapping[str, Sequence[Curve]], measure: str) -> bool:
-    """Whether the curves are drawn on a logarithmic scale: only if there is something to draw and none of it is 0."""
+    """Return whether the scale is logarithmic: if there are values and all are positive."""
     values = [value for runs in curves.values() for curve in runs for _, value in measured(curve, measure)]
     return min(values, default=0) > 0
 
 
 def error_by_angle(trained: Classifier, images: Tensor, labels: Tensor) -> list[float]:
-    """Percent of the images (n, channels, height, width) of bytes that are misread at each of ANGLES.
+    """Return the percentage of images (n, channels, height, width) of bytes that are misclassified at each of ANGLES.
 
-    Images are turned counter-clockwise before the preprocessing, as a camera would turn them: by less than 90 degrees
-    with interpolation, the border being continued, then by exact quarter turns. Where :func:`repeats` says that
-    quarter turns change nothing, the first quarter is measured and repeated.
+    Images are rotated counter-clockwise before the preprocessing: by less than 90 degrees with interpolation and a
+    continued border, then by exact quarter turns. Where :func:`repeats` is true, the first quarter is measured and
+    repeated.
     """
     quarters = 1 if repeats(trained) else 4
     errors: dict[int, float] = {}
@@ -92,34 +92,34 @@ def error_by_angle(trained: Classifier, images: Tensor, labels: Tensor) -> list[
             tilted = turned_batch(images.float(), tilt).clamp(0, 255)
             for quarter in range(quarters):
                 turned = trained.preprocessing(torch.rot90(tilted, quarter, (-2, -1)))
-                read = trained.network(turned).argmax(1)
-                errors[degrees + 90 * quarter] = 100 * int((read != labels).sum()) / len(labels)
+                predicted = trained.network(turned).argmax(1)
+                errors[degrees + 90 * quarter] = 100 * int((predicted != labels).sum()) / len(labels)
     return [errors[degrees % (90 * quarters)] for degrees in ANGLES]
 
 
 def repeats(trained: Classifier) -> bool:
-    """Whether quarter turns of the input provably leave the logits as they are, but for rounding."""
+    """Return whether quarter turns of the input provably do not change the logits, except for rounding."""
     group, (_, size, _) = trained.network.group, trained.image_shape
     turning = group.planar is not None and any((m == [[0, -1], [1, 0]]).all() for m in group.planar)
     return turning and is_exact(trained.network, size) and trained.preprocessing.commutes_with_rotation
 
 
 def affordable_images(trained: Classifier, networks: int) -> int:
-    """On how many images the curve of one of so many networks is measured: the same for the same networks."""
+    """Return the number of images for the curve of one of ``networks`` networks, within the limit of a page."""
     per_angle = sum(multiply_adds(trained.network, trained.image_shape).values())
     angles = len(ANGLES) // (4 if repeats(trained) else 1)
     return max(FEWEST, min(MOST, int(AFFORDABLE / (per_angle * angles * networks))))
 
 
 def angle_figure(errors: Mapping[str, Sequence[float]]) -> Figure:
-    """Error against the angle the test images were turned by."""
+    """Draw the error over the angle by which the test images were rotated."""
     with _chart(len(errors)) as (figure, axes):
-        for place, (model, values) in enumerate(errors.items()):
-            axes.plot(ANGLES, values, **_look(place), label=model)
+        for number, (model, values) in enumerate(errors.items()):
+            axes.plot(ANGLES, values, **_line_style(number), label=model)
         axes.set_xticks(range(0, 361, 45), [f"{a}°" for a in range(0, 361, 45)])
         axes.set_xlim(0, 360)
         _from_zero(axes, max(max(values) for values in errors.values()))
-        _finish(figure, axes, "the input is turned by", "test error in percent", True)
+        _finish(figure, axes, "rotation of the input", "test error in percent", True)
     return figure
 
 
@@ -132,7 +132,7 @@ def _chart(names: int) -> Iterator[tuple[Figure, Axes]]:
 
 
 def _from_zero(axes: Axes, highest: float) -> None:
-    """A linear scale that begins a little below 0, so that a curve at 0 is not hidden by the axis."""
+    """Set a linear scale that begins slightly below 0, so that the axis does not hide a curve at 0."""
     top = max(1.0, 1.05 * highest)
     axes.set_ylim(-0.03 * top, top)
 
@@ -141,14 +141,14 @@ def _value(raw: float, measure: str) -> float:
     return 100 * (1 - raw) if measure.endswith("accuracy") else raw
 
 
-def _look(place: int) -> dict[str, Any]:
-    style = STYLES[place // len(COLOURS) % len(STYLES)] if place >= len(COLOURS) else STYLES[place % 2]
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": style, "linewidth": 1.5}
+def _line_style(number: int) -> dict[str, Any]:
+    style = STYLES[number // len(COLOURS) % len(STYLES)] if number >= len(COLOURS) else STYLES[number % 2]
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": style, "linewidth": 1.5}
 
 
-def _finish(figure: Figure, axes: Axes, across: str, up: str, drawn: bool) -> None:
-    axes.set_xlabel(across)
-    axes.set_title(up, loc="left", size=9)
+def _finish(figure: Figure, axes: Axes, x_label: str, y_label: str, drawn: bool) -> None:
+    axes.set_xlabel(x_label)
+    axes.set_title(y_label, loc="left", size=9)
     axes.grid(axis="y")
     if not drawn:
         axes.text(0.5, 0.5, "not recorded in these runs", transform=axes.transAxes, ha="center")

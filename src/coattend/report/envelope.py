@@ -1,4 +1,4 @@
-"""The co-occurrence envelope: how much each pose is attended to, seen from the pose that responds most."""
+"""The co-occurrence envelope: attention to each pose relative to the pose that responds most."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
 from coattend.report.style import COLOURS, INK, drawing
-from coattend.report.views import LayerView, contrast, layer_views, pose_angle, pose_name
+from coattend.report.views import LayerView, contrast, layer_views, mirrored, pose_angle, pose_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,12 +47,12 @@ class Envelope:
     channel_names: tuple[str, ...]
 
     def mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Over the channels, each by its contrast."""
+        """Return the mean over the channels, weighted by their contrast."""
         return np.asarray(np.average(values, axis=0, weights=self.weight))
 
 
 def co_occurrence(model: nn.Module, images: Tensor) -> dict[str, Envelope]:
-    """The envelope of every layer that has more than one pose, on images (n, channels, height, width) as it takes them.
+    """Return the envelope of every layer with more than one pose, on preprocessed images (n, channels, height, width).
 
     Layers are those of :func:`coattend.report.views.layer_views`.
     """
@@ -74,35 +74,39 @@ def co_occurrence(model: nn.Module, images: Tensor) -> dict[str, Envelope]:
 
 
 def _sums(view: LayerView) -> tuple[Tensor, Tensor, Tensor]:
-    """Weighted sums of mask and responses by relative pose, (channels, group), and of the weights, (channels,)."""
+    """Return weighted sums of mask and responses by relative pose, (channels, group), and of weights, (channels,)."""
     x = view.responses.double()
     spread = contrast(x)
     reference = x.argmax(dim=2)  # b c h w
     poses = torch.tensor(view.group.product, device=x.device)[reference].movedim(-1, 2)  # b c t h w: g0 t
     masks = torch.ones_like(x) if view.mask is None else view.mask.double()
-    seen = masks.gather(2, poses) * spread.unsqueeze(2)
-    heard = x.gather(2, poses) - x.amin(dim=2, keepdim=True)
-    return seen.sum(dim=(0, 3, 4)), heard.sum(dim=(0, 3, 4)), spread.sum(dim=(0, 2, 3))
+    attention = masks.gather(2, poses) * spread.unsqueeze(2)
+    responses = x.gather(2, poses) - x.amin(dim=2, keepdim=True)
+    return attention.sum(dim=(0, 3, 4)), responses.sum(dim=(0, 3, 4)), spread.sum(dim=(0, 2, 3))
 
 
-def _envelope(view: LayerView, seen: Tensor, heard: Tensor, weight: Tensor) -> Envelope:
-    """A channel whose poses never differ attends to all of them alike."""
-    silent = weight == 0
-    scale = weight.masked_fill(silent, 1).unsqueeze(1)
-    attention = (seen / scale).masked_fill(silent.unsqueeze(1), 1).cpu().numpy()
-    responses = (heard / scale).masked_fill(silent.unsqueeze(1), 1).cpu().numpy()
-    weights = weight.cpu().numpy() if not silent.all() else np.ones(len(weight))
-    names = tuple(view.channel_name(c) for c in range(len(weight)))
-    return Envelope(view.group, attention, responses, weights, view.mask is not None, names)
+def _envelope(view: LayerView, attention: Tensor, responses: Tensor, weight: Tensor) -> Envelope:
+    """Divide the sums by the weights; a channel whose poses never differ attends to all of them equally."""
+    constant = weight == 0
+    scale = weight.masked_fill(constant, 1).unsqueeze(1)
+    weights = weight.cpu().numpy() if not constant.all() else np.ones(len(weight))
+    return Envelope(
+        view.group,
+        (attention / scale).masked_fill(constant.unsqueeze(1), 1).cpu().numpy(),
+        (responses / scale).masked_fill(constant.unsqueeze(1), 1).cpu().numpy(),
+        weights,
+        view.mask is not None,
+        tuple(view.channel_name(c) for c in range(len(weight))),
+    )
 
 
 def envelope_figure(networks: Mapping[str, Mapping[str, Mapping[str, Envelope]]]) -> Figure:
-    """One row per network, one polar plot per layer, one colour per data set.
+    """Draw one row per network, one polar plot per layer, one colour per dataset.
 
-    ``networks[network][data set][layer]`` are envelopes, all networks on the same data sets. Of many layers some are
-    drawn, spread evenly from the first to the last.
+    ``networks[network][dataset][layer]`` are envelopes, all networks on the same datasets. Of many layers a few are
+    drawn, evenly spaced from the first to the last.
     """
-    rows = [(network, _chosen(by_data)) for network, by_data in networks.items()]
+    rows = [(network, _drawn_layers(by_data)) for network, by_data in networks.items()]
     columns = max(len(layers) for _, layers in rows)
     cell, left = 1.62, 0.25
     width, row_height, foot = max(6.5, left + columns * cell), cell + 0.35, 0.5
@@ -111,38 +115,38 @@ def envelope_figure(networks: Mapping[str, Mapping[str, Mapping[str, Envelope]]]
         for r, (network, layers) in enumerate(rows):
             top = height - r * row_height
             figure.text(left / width, (top - 0.14) / height, network, weight="bold", size=9.5, va="center")
-            for c, (number, layer) in enumerate(layers):
+            for c, (layer_number, layer) in enumerate(layers):
                 corner = ((left + c * cell + 0.28) / width, (top - row_height + 0.22) / height)
                 axes = figure.add_axes((*corner, (cell - 0.6) / width, (cell - 0.6) / height), projection="polar")
-                axes.set_title(f"layer {number}", size=8, pad=7)
-                for place, envelopes in enumerate(networks[network].values()):
-                    _draw_envelope(axes, envelopes[layer], place, alone=len(networks[network]) == 1)  # type: ignore[arg-type]
-        everything = [e for by_data in networks.values() for layers in by_data.values() for e in layers.values()]
-        mirrors = any(_mirrored(envelope.group).any() for envelope in everything)
+                axes.set_title(f"layer {layer_number}", size=8, pad=7)
+                for number, envelopes in enumerate(networks[network].values()):
+                    _draw_envelope(axes, envelopes[layer], number, alone=len(networks[network]) == 1)  # type: ignore[arg-type]
+        groups = {e.group for by_data in networks.values() for layers in by_data.values() for e in layers.values()}
+        mirrors = any(mirrored(group).any() for group in groups)
         _draw_legend(figure, list(next(iter(networks.values()))), mirrors)
     return figure
 
 
-def _chosen(by_data: Mapping[str, Mapping[str, Envelope]]) -> list[tuple[int, str]]:
+def _drawn_layers(by_data: Mapping[str, Mapping[str, Envelope]]) -> list[tuple[int, str]]:
     layers = list(next(iter(by_data.values())))
     picked = np.unique(np.linspace(0, len(layers) - 1, min(COLUMNS, len(layers))).round().astype(int))
     return [(int(i) + 1, layers[i]) for i in picked]
 
 
-def _draw_envelope(axes: PolarAxes, envelope: Envelope, place: int, alone: bool) -> None:
-    """Of several data sets the first gets the widest line, so that those that coincide with it stay visible."""
-    group, colour = envelope.group, COLOURS[place % len(COLOURS)]
-    width = 1.8 if alone else (1.2 if place else 3.6)
-    mirrored = _mirrored(group)
+def _draw_envelope(axes: PolarAxes, envelope: Envelope, number: int, alone: bool) -> None:
+    """Draw an envelope; the first of several has the widest line, so that others that coincide with it are visible."""
+    group, colour = envelope.group, COLOURS[number % len(COLOURS)]
+    width = 1.8 if alone else (1.2 if number else 3.6)
+    mirrors = mirrored(group)
     axes.set_theta_zero_location("N")
     axes.set_ylim(0, 1.05)
     axes.set_yticks([0.5, 1.0], ["", ""])
-    upright = np.flatnonzero(~mirrored)
+    upright = np.flatnonzero(~mirrors)
     shown = upright if len(upright) <= 8 else upright[:: math.ceil(len(upright) / 8)]
     axes.set_xticks([_theta(group, int(t)) for t in shown], [pose_name(group, int(t)) for t in shown], size=6.5)
     axes.tick_params(pad=-2)
     axes.spines["polar"].set_visible(False)
-    for part, marker, dashes in ((~mirrored, "o", "-"), (mirrored, "s", "--")):
+    for part, marker, dashes in ((~mirrors, "o", "-"), (mirrors, "s", "--")):
         if not part.any():
             continue
         order = sorted(np.flatnonzero(part).tolist(), key=lambda t: _theta(group, t))
@@ -153,30 +157,25 @@ def _draw_envelope(axes: PolarAxes, envelope: Envelope, place: int, alone: bool)
                 axes.plot(angle, values[closed], color=colour, linewidth=0.5, alpha=0.35, zorder=2)
         mean = envelope.mean(envelope.attention)[closed]
         axes.plot(angle, mean, dashes, color=colour, linewidth=width, marker=marker, markersize=2.5, zorder=4)
-        if dashes == "-" and place == 0:
+        if dashes == "-" and number == 0:
             axes.fill(angle, mean, color=colour, alpha=0.15, zorder=1)
-        heard = envelope.mean(envelope.responses)[closed]
-        axes.plot(angle, heard, ":", color=colour, linewidth=max(1.1, 0.6 * width), zorder=3)
-
-
-def _mirrored(group: FiniteGroup) -> NDArray[np.bool_]:
-    assert group.planar is not None
-    return np.asarray(np.linalg.det(group.planar) < 0)
+        responses = envelope.mean(envelope.responses)[closed]
+        axes.plot(angle, responses, ":", color=colour, linewidth=max(1.1, 0.6 * width), zorder=3)
 
 
 def _theta(group: FiniteGroup, t: int) -> float:
     return math.radians(pose_angle(group, t))
 
 
-def _draw_legend(figure: Figure, data_sets: list[str], mirrors: bool) -> None:
+def _draw_legend(figure: Figure, datasets: list[str], mirrors: bool) -> None:
     from matplotlib.lines import Line2D
 
-    if len(data_sets) == 1:
-        colour, handles, on = COLOURS[0], [], f" on {data_sets[0]}"
+    if len(datasets) == 1:
+        colour, handles, on = COLOURS[0], [], f" on {datasets[0]}"
     else:
         colours = itertools.cycle(COLOURS)
         colour, on = INK, ""
-        handles = [Line2D([], [], color=next(colours), linewidth=2, label=data) for data in data_sets]
+        handles = [Line2D([], [], color=next(colours), linewidth=2, label=data) for data in datasets]
     handles.append(Line2D([], [], color=colour, linewidth=1.8, marker="o", markersize=3, label=f"attention E{on}"))
     if mirrors:
         handles.append(

@@ -1,4 +1,4 @@
-"""The learned matrices A of every co-attention layer, with their structure visible."""
+"""A figure of the learned attention matrices of every layer, with their structure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def has_matrices(model: nn.Module) -> bool:
 
 
 def matrices_figure(model: nn.Module) -> Figure:
-    """One row per layer, one matrix per channel, and beside the first the pattern all of them follow.
+    """Draw one row per layer, one matrix per channel, and next to the first the pattern that all of them follow.
 
-    Of more channels than fit, those whose entries off the diagonal are largest are drawn.
+    Of more channels than fit, those with the largest off-diagonal entries are drawn.
     """
     layers = _layers_with_matrices(model)
     if not layers:
@@ -62,8 +62,8 @@ def matrices_figure(model: nn.Module) -> Figure:
             chosen = np.sort(np.argsort(-loose, kind="stable")[:columns])
             breadth = tile * (len(chosen) * 1.14 - 0.14)
             top = head + row * (tile + gap)
-            place = ((left + pattern + 0.7) / width, 1 - (top + gap * 0.6 + tile) / height)
-            axes = figure.add_axes((*place, breadth / width, tile / height))
+            corner = ((left + pattern + 0.7) / width, 1 - (top + gap * 0.6 + tile) / height)
+            axes = figure.add_axes((*corner, breadth / width, tile / height))
             tiles = matrices[chosen][None]
             axes.imshow(mosaic(tiles), cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="none", aspect="auto")
             names = [pose_name(layer.group, g) for g in layer.group.elements]
@@ -72,8 +72,8 @@ def matrices_figure(model: nn.Module) -> Figure:
             axes.set_title(f"layer {row + 1}  {name}", size=7.5, loc="left", pad=2)
             bare(axes)
         _draw_scale(figure, left - 0.6, height - head - pattern - 0.85, pattern, width, height)
-        note = "Rows: pose that is heard; columns: pose that is weighed. Numbers below: channels"
-        note += f", the {columns} with the largest entries off the diagonal." if first.channels > columns else "."
+        note = "Rows: source pose; columns: target pose. Numbers below: channels"
+        note += f", the {columns} with the largest off-diagonal entries." if first.channels > columns else "."
         figure.text(0.25 / width, 0.12 / height, note, size=8.5)
     return figure
 
@@ -118,10 +118,10 @@ def structure_name(layer: PoseAttention, index: NDArray[np.int64]) -> str:
 
 
 def _draw_scale(figure: Figure, left: float, bottom: float, breadth: float, width: float, height: float) -> None:
-    place = figure.add_axes((left / width, bottom / height, breadth / width, 0.1 / height))
+    scale = figure.add_axes((left / width, bottom / height, breadth / width, 0.1 / height))
     image = figure.axes[1].images[0]
-    bar = figure.colorbar(image, cax=place, orientation="horizontal")
+    bar = figure.colorbar(image, cax=scale, orientation="horizontal")
     low, high = image.get_clim()
     bar.set_ticks([low, 0, high], labels=[f"{low:.2f}", "0", f"{high:.2f}"])
     bar.outline.set_visible(False)
-    place.tick_params(length=0, labelsize=7)
+    scale.tick_params(length=0, labelsize=7)

@@ -1,4 +1,4 @@
-"""Figures that come out the same, byte for byte, each time; matplotlib is loaded when the first is made."""
+"""The style of all figures, which are reproducible byte for byte; matplotlib is loaded with the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#1b2430"
-# Told apart by people with any colour vision, in this order; line styles repeat the message.
+# Distinguishable with any colour vision, in this order; line styles repeat the information.
 COLOURS = ("#0072b2", "#e69f00", "#cc79a7", "#56b4e9", "#d55e00", "#6a5acd")
 STYLES = ("-", "--", "-.", ":")
 RATIOS = "viridis"  # from 0 to 1
@@ -51,17 +51,17 @@ _SETTINGS: Any = {
 
 
 class PlottingError(ValueError):
-    """The libraries that draw are not installed."""
+    """A library for drawing is not installed."""
 
     @classmethod
     def missing(cls) -> PlottingError:
-        """Say what is needed."""
+        """Return the error with what to install."""
         return cls(f"pictures and reports need matplotlib and Jinja2; {install('plot')}.")
 
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of so many inches, in the style of all others."""
+    """Create an empty figure, width and height in inches, in the common style."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """As SVG text; the name makes its ids differ from those of other figures on a page."""
+    """Return the figure as SVG text; the name makes its ids differ from those of other figures on a page."""
     from matplotlib import rc_context
 
     content = io.BytesIO()
@@ -91,15 +91,15 @@ def _png(figure: Figure) -> bytes:
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> str:
-    """As an element of a page: it takes the page's colour of text, and reads out the description."""
+    """Return the figure as an element of a page, in the page's text colour, labelled with the description."""
     text = svg(figure, name)
     text = text[text.index("<svg") :].replace(INK, "currentColor")
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)  # figures share a page, and so one set of ids
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)  # ids are unique on a page
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(description, quote=True)}"', 1)
 
 
 def save(figure: Figure, path: Path, suffixes: tuple[str, ...] = (".png", ".svg")) -> list[Path]:
-    """Write the figure on white, once per suffix; returns the files."""
+    """Write the figure on a white background, once per suffix, and return the files."""
     figure.set_facecolor("white")
     written = []
     for suffix in suffixes:
@@ -112,7 +112,7 @@ def save(figure: Figure, path: Path, suffixes: tuple[str, ...] = (".png", ".svg"
 
 
 def bare(axes: Axes) -> None:
-    """Take away the frame and the ticks' marks, not their labels."""
+    """Remove the frame and the tick marks, not their labels."""
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.tick_params(length=0)

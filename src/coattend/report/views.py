@@ -1,4 +1,4 @@
-"""What a network does along its group axis, as arrays: responses, masks, masks brought back, dominant poses."""
+"""The layers of a network along the group axis, as arrays: responses, masks, masks brought back, dominant poses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coattend.equivariance.geometry import window_of
@@ -17,12 +18,12 @@ from coattend.nn.observe import Call, evaluating, recording
 
 @dataclass(frozen=True)
 class LayerView:
-    """One layer seen along the group axis for a batch of images.
+    """One layer along the group axis for a batch of images.
 
     - responses, mask: (batch, channels, group, height, width); mask is None for a layer without attention
-    - slices: with slice attention, the relative poses of the filter slices; the channel axis runs over output channels
-      and, within each, over them. Otherwise empty
-    - reduction: how many pixels of the image one position stands for
+    - slices: with slice attention the relative poses of the filter slices, otherwise empty; the channel axis runs over
+      output channels and, within each, over slices
+    - reduction: the distance of two neighbouring positions, in pixels of the image
     """
 
     name: str
@@ -34,15 +35,15 @@ class LayerView:
 
     @property
     def attended(self) -> Tensor:
-        """What is left of the responses after the attention."""
+        """The responses after attention."""
         return self.responses if self.mask is None else self.mask * self.responses
 
     def channel_name(self, channel: int) -> str:
-        """In words, the filter slice included."""
+        """Return the channel in words, including the filter slice."""
         if not self.slices:
             return f"channel {channel}"
-        output, place = divmod(channel, len(self.slices))
-        return f"channel {output}, slice {pose_name(self.group, self.slices[place])}"
+        output, index = divmod(channel, len(self.slices))
+        return f"channel {output}, slice {pose_name(self.group, self.slices[index])}"
 
 
 def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
@@ -52,22 +53,26 @@ def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
         module.attention: module.relative for module in model.modules() if isinstance(module, SliceCoAttentiveConv2d)
     }
 
-    def step(call: Call) -> tuple[int, int, int] | None:
+    def stride(call: Call) -> tuple[int, int, int] | None:
         window = window_of(call.layer)
         return None if window is None else (call.inputs[0].shape[-1], call.output.shape[-1], window.stride)
 
-    def seen(call: Call) -> tuple[Call, FiniteGroup, Tensor, Tensor | None] | None:
+    def view(call: Call) -> tuple[Call, FiniteGroup, Tensor, Tensor | None] | None:
         if isinstance(call.layer, PoseAttention):
             return call, call.layer.group, call.inputs[0], call.layer.mask(call.inputs[0])
         assert isinstance(call.layer, PoseConv2d)
         return (call, call.layer.group, call.output, None) if call.output.ndim == 5 else None
 
     layers = PoseAttention if attentive else PoseConv2d
-    with evaluating(model), recording(model, step) as steps, recording(model, seen, layers, before=attentive) as views:
+    with (
+        evaluating(model),
+        recording(model, stride) as strides,
+        recording(model, view, layers, before=attentive) as views,
+    ):
         model(images)
     reductions = {images.shape[-1]: 1}  # by the size of the map: no network here has one size at two scales
-    for size, reduced, stride in steps:
-        reductions.setdefault(reduced, reductions.get(size, 1) * stride)
+    for size, reduced, factor in strides:
+        reductions.setdefault(reduced, reductions.get(size, 1) * factor)
     return [
         LayerView(call.name, group, x, mask, slices.get(call.layer, ()), reductions.get(x.shape[-1], 1))
         for call, group, x, mask in views
@@ -80,15 +85,15 @@ def has_attention(model: nn.Module) -> bool:
 
 
 def posed(image: Tensor, group: FiniteGroup) -> Tensor:
-    """One image (channels, height, width) moved by every element, as a batch."""
+    """Return one image (channels, height, width) moved by every element, as a batch."""
     return torch.stack([transform_image(image[None], group, g)[0] for g in group.elements])
 
 
 def brought_back(maps: Tensor, group: FiniteGroup) -> Tensor:
-    """Maps (element, channels, group, height, width) of an image in all poses, each moved back by its element.
+    """Move maps (element, channels, group, height, width) of an image in all poses back, each by its element.
 
-    For an equivariant layer all are equal to the first. The poses of a plain layer's single one have nothing to be
-    relabelled by and are turned only.
+    For an equivariant layer all are equal to the first. Maps of a plain layer, which have one pose, are rotated without
+    relabelling.
     """
     move = transform_map if maps.shape[2] == group.order else transform_image
     return torch.cat([move(maps[g : g + 1], group, int(group.inverse[g])) for g in group.elements])
@@ -96,7 +101,7 @@ def brought_back(maps: Tensor, group: FiniteGroup) -> Tensor:
 
 @dataclass(frozen=True)
 class LayerPicture:
-    """The arrays that a picture of one channel shows, (input pose, group, height, width); mask None: no attention."""
+    """The arrays in a picture of one channel, (input pose, group, height, width); mask is None without attention."""
 
     layer: str
     channel: str
@@ -107,7 +112,7 @@ class LayerPicture:
 
 
 def layer_picture(view: LayerView, group: FiniteGroup, channel: int | None = None) -> LayerPicture:
-    """The view of an image in all poses of ``group``, reduced to one channel: the one with the most contrast."""
+    """Reduce the view of an image in all poses of ``group`` to one channel, by default the one with most contrast."""
     shown = view.responses if view.mask is None else view.mask
     if channel is None:
         channel = int(contrast(shown[0]).sum(dim=(-2, -1)).argmax())
@@ -120,29 +125,34 @@ def layer_picture(view: LayerView, group: FiniteGroup, channel: int | None = Non
 
 
 def contrast(maps: Tensor) -> Tensor:
-    """Strongest minus weakest pose: how much the poses (third axis from the end) differ at a position."""
+    """Return the strongest minus the weakest pose (third axis from the end) at each position."""
     return maps.amax(dim=-3) - maps.amin(dim=-3)
 
 
 def dominant_pose(view: LayerView) -> tuple[Tensor, Tensor]:
-    """The pose with the largest attended responses summed over channels, and its contrast; both (batch, h, w).
+    """Return the pose with the largest attended responses, summed over channels, and its contrast; both (batch, h, w).
 
-    The pose turns with the image: it is g g0 at g.u if it was g0 at u.
+    The pose rotates with the image: it is g g0 at g.u if it was g0 at u.
     """
     strength = view.attended.relu().sum(dim=1)
     return strength.argmax(dim=1), contrast(strength)
 
 
+def mirrored(group: FiniteGroup) -> NDArray[np.bool_]:
+    """Return which elements mirror."""
+    assert group.planar is not None
+    return np.asarray(np.linalg.det(group.planar) < 0)
+
+
 def pose_name(group: FiniteGroup, g: int) -> str:
-    """An element in few characters, for axes: ``90°``, mirrored ones ``m 90°``."""
+    """Return a short name for axes: ``90°``, for mirrored elements ``m 90°``."""
     if group.planar is None:
         return str(g)
-    matrix = group.planar[g]
-    return f"{'m ' if np.linalg.det(matrix) < 0 else ''}{pose_angle(group, g):g}°"
+    return f"{'m ' if mirrored(group)[g] else ''}{pose_angle(group, g):g}°"
 
 
 def pose_angle(group: FiniteGroup, g: int) -> float:
-    """By how many degrees an element turns, counter-clockwise, after its mirror if it has one."""
+    """Return the angle in degrees, counter-clockwise, by which an element rotates after its mirror, if it has one."""
     assert group.planar is not None
-    second = group.planar[g][:, 1]  # where "up" goes, which mirroring the columns leaves alone
+    second = group.planar[g][:, 1]  # the image of "up", which mirroring the columns does not change
     return round(float(np.degrees(np.arctan2(-second[0], second[1]))) % 360, 1) % 360
