@@ -43,10 +43,10 @@ def edit(file: Path, **changes: str | None) -> None:
     [
         ({"image_shape": None}, "image_shape is missing"),
         ({"image_shape": "[1, 28]"}, r"gives '\[1, 28\]' as image_shape"),
-        ({"image_shape": "[1, 0, 28]"}, "image_shape is to be three whole numbers from 1"),
+        ({"image_shape": "[1, 0, 28]"}, "image_shape must be three whole numbers from 1"),
         ({"image_shape": "[3, 28, 28]"}, "image_shape has 3 channels, the network takes 1"),
         ({"classes": None}, "classes is missing"),
-        ({"classes": "[1, 2]"}, "classes is to be a list of texts"),
+        ({"classes": "[1, 2]"}, "classes must be a list of texts"),
         ({"classes": '["a", "b"]'}, "2 classes for a network that distinguishes 10"),
         ({"preprocessing": "nonsense"}, "Expecting value"),
         ({"preprocessing": "[" * 100_000}, "recursion"),
@@ -55,7 +55,7 @@ def edit(file: Path, **changes: str | None) -> None:
             {"preprocessing": '{"steps": [], "clip": null}'},
             r"steps \(\) need \[\], got \['0.scalar.mean', '0.scalar.std'\]",
         ),
-        ({"recipe": '{"fit": 3}'}, "recipe.fit is to be a text"),
+        ({"recipe": '{"fit": 3}'}, "recipe.fit must be a text"),
         ({"fit": "stretch"}, "fit is 'stretch' instead of resize or crop"),
     ],
 )

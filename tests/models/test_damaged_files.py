@@ -119,6 +119,18 @@ def test_files_without_a_digest_load_as_before(saved: Path) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
+@pytest.mark.parametrize("name", ["r_resnet20_x4:width=2,blocks=1", "r_nin_x4:width=6", "p4_allcnn:width=2"])
+def test_options_that_files_of_earlier_versions_do_not_name_are_those_of_the_model(name: str, tmp_path: Path) -> None:
+    model = ca.create_model(name).eval()
+    ca.save_model(model, tmp_path / "m.safetensors")
+    options = {key: value for key, value in model.config.options.items() if key in ("group", "width", "blocks")}
+    assert len(options) < len(model.config.options)
+    again = ca.load_model(rewritten(tmp_path / "m.safetensors", options=json.dumps(options))).eval()
+    assert again.config == model.config
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(again(x), model(x))
+
+
 def test_equal_networks_make_equal_files(saved: Path, tmp_path: Path) -> None:
     network = ca.load_model(saved)
     notes = {letter: letter * 3 for letter in "fbdaec"}

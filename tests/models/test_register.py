@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +90,23 @@ def test_it_is_built_checked_saved_and_rebuilt(tmp_path: Path) -> None:
 def test_mistakes_in_its_options_are_answered(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ca.create_model(name)
+
+
+def test_the_network_of_the_documentation_works() -> None:
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    scope: dict[str, object] = {}
+    try:
+        for block in blocks[:2]:
+            exec(block, scope)
+        model = scope["model"]
+        assert isinstance(model, EquivariantNetwork)
+        assert network_name(model) == "small_net:group=C8,width=4"
+        assert model(torch.randn(1, 1, 28, 28)).shape == (1, 10)
+        assert ca.model_entry("small_net_p4").defaults["width"] == 12
+    finally:
+        for name in ca.list_models("small_net*"):
+            MODELS.remove(name)
 
 
 def test_a_file_of_a_network_that_is_not_registered_says_so(tmp_path: Path) -> None:

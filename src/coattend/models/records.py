@@ -1,4 +1,4 @@
-"""Records in JSON that are checked when they are read: what training keeps in run folders and in headers of files."""
+"""Records in JSON, checked when they are read: in run folders and in the headers of model files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class RunError(ValueError):
-    """A run that cannot go on; the message is meant for the user as it stands."""
+    """A run that cannot continue; the message is for the user."""
 
 
-Check = tuple[str, Callable[[Any], bool]]  # what a value has to be, in words and as a test
+Check = tuple[str, Callable[[Any], bool]]  # what is expected, in words and as a test
 
 TEXT: Check = ("a text", lambda v: isinstance(v, str))
 WHOLE: Check = ("a whole number", lambda v: _whole(v))
@@ -33,7 +33,7 @@ def _whole(value: Any) -> bool:
 
 
 def or_null(check: Check) -> Check:
-    """The same check for a value that may be missing."""
+    """Return the same check for a value that may be null."""
     return (f"{check[0]} or null", lambda v: v is None or check[1](v))
 
 
@@ -61,7 +61,7 @@ def read_header_recipe(path: Path, metadata: Mapping[str, str]) -> dict[str, Any
 def checked(
     path: Path, values: Any, checks: Mapping[str, Check], where: str = "", *, optional: bool = False
 ) -> dict[str, Any]:
-    """Return the object if its fields are what they have to be; optional ones may be missing."""
+    """Return the object if its fields pass the checks; optional ones may be missing."""
     if not isinstance(values, dict):
         raise damaged(path, f"{where}expected an object, got {type(values).__name__}")
     for key, (words, holds) in checks.items():
@@ -70,12 +70,12 @@ def checked(
                 continue
             raise damaged(path, f"{where}{key} is missing")
         if not holds(values[key]):
-            raise damaged(path, f"{where}{key} is to be {words}, got {str(values[key])[:40]!r}")
+            raise damaged(path, f"{where}{key} must be {words}, got {str(values[key])[:40]!r}")
     return values
 
 
 def damaged(path: Path, reason: str) -> RunError:
-    """Make the error for a file that cannot be used."""
+    """Return the error for a file that cannot be used."""
     return RunError(f"{path} is damaged ({reason}); restore it from a copy, or train again into another folder.")
 
 
