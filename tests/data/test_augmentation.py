@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from coattend.data import make_augmentation
-from coattend.data.augmentation import turned_batch
+from coattend.data.augmentation import rotate_batch
 
 ALL = ["quarter-turns", "flips", "rotate", "rotate=30", "shift=2", "crop=4", "zoom-crop=0.875", "elastic=1.5"]
 
@@ -69,13 +69,13 @@ def test_quarter_turns_and_flips_are_exact_and_all_occur(dtype: torch.dtype) -> 
 def test_rotation_turns_counter_clockwise_as_rot90_does() -> None:
     x = smooth(3)
     for k in range(4):
-        turned = turned_batch(x, torch.full((3,), k * math.pi / 2))
+        turned = rotate_batch(x, torch.full((3,), k * math.pi / 2))
         assert (turned - x.rot90(k, (-2, -1))).abs().max() < 1e-6
-    eighth = turned_batch(turned_batch(x, torch.full((3,), math.pi / 4)), torch.full((3,), math.pi / 4))
+    eighth = rotate_batch(rotate_batch(x, torch.full((3,), math.pi / 4)), torch.full((3,), math.pi / 4))
     assert (eighth - x.rot90(1, (-2, -1)))[..., 6:-6, 6:-6].abs().max() < 0.03
     wide = torch.nn.functional.pad(x, (6, 6))  # an oblong image turns rigidly too
     assert (
-        turned_batch(wide, torch.full((3,), math.pi / 3))[..., 6:-6] - turned_batch(x, torch.full((3,), math.pi / 3))
+        rotate_batch(wide, torch.full((3,), math.pi / 3))[..., 6:-6] - rotate_batch(x, torch.full((3,), math.pi / 3))
     )[..., 8:-8, 8:-8].abs().max() < 1e-6
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from coattend.data import DataError, Dataset, available, load_data
-from coattend.data.images import fitted
+from coattend.data.images import fit_images
 from tests.data import fakes
 
 
@@ -76,29 +76,29 @@ def test_resizing_commutes_with_quarter_turns_and_mirrors() -> None:
         (coloured, 47, "crop"),
         (coloured[..., :3], 8, "resize"),
     ):
-        small = fitted(images, size, fit)
+        small = fit_images(images, size, fit)
         for k in range(4):
             for mirrored in (images, images.flip(-1)):
                 expected = (small if mirrored is images else small.flip(-1)).rot90(k, (-2, -1))
-                assert torch.equal(fitted(mirrored.rot90(k, (-2, -1)), size, fit), expected)
+                assert torch.equal(fit_images(mirrored.rot90(k, (-2, -1)), size, fit), expected)
 
 
 def test_resizing_agrees_with_torch() -> None:
     images = load_data("mini").valid.images[:50]
     for size in (17, 29, 56):
         expected = F.interpolate(images.float(), (size, size), mode="bicubic", antialias=True).round().clamp(0, 255)
-        assert (fitted(images, size, "resize").int() - expected.int()).abs().max() <= 1
+        assert (fit_images(images, size, "resize").int() - expected.int()).abs().max() <= 1
 
 
 def test_fitting_scales_the_shorter_side_and_cuts_the_longer() -> None:
     wide = torch.arange(40, dtype=torch.uint8).expand(2, 1, 20, 40) * 6
-    assert torch.equal(fitted(wide, 20, "resize"), wide[..., 10:30])
-    assert torch.equal(fitted(wide, 10, "crop"), wide[..., 5:15, 15:25])
-    assert torch.equal(fitted(wide, 11, "crop"), wide[..., 4:15, 14:25] + 3)  # its centre is between two pixels
-    half = fitted(wide, 10, "resize")
+    assert torch.equal(fit_images(wide, 20, "resize"), wide[..., 10:30])
+    assert torch.equal(fit_images(wide, 10, "crop"), wide[..., 5:15, 15:25])
+    assert torch.equal(fit_images(wide, 11, "crop"), wide[..., 4:15, 14:25] + 3)  # its centre is between two pixels
+    half = fit_images(wide, 10, "resize")
     assert half.shape == (2, 1, 10, 10)
     assert (half.int() - wide[..., :10, 11:31:2].int()).abs().max() <= 6  # a ramp stays the ramp
-    assert fitted(wide[:0], 10, "resize").shape == (0, 1, 10, 10)
+    assert fit_images(wide[:0], 10, "resize").shape == (0, 1, 10, 10)
 
 
 @pytest.mark.parametrize(

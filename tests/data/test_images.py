@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coattend.data import DataError
-from coattend.data.images import fitted, image_size, read_image
+from coattend.data.images import fit_images, image_size, read_image
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -129,7 +129,7 @@ def test_the_memory_for_an_oblong_image_is_bounded_by_its_pixels(tmp_path: Path)
     """Its shorter side is enlarged, its longer side must not be: the result alone would take 1 TB."""
     longest = 1 << 17
     (tmp_path / "a.png").write_bytes(png(1, longest, 8, 0, bytes(2 * longest)))
-    assert fitted(read_image(tmp_path / "a.png")[None], 3000, "resize").shape == (1, 1, 3000, 3000)
+    assert fit_images(read_image(tmp_path / "a.png")[None], 3000, "resize").shape == (1, 1, 3000, 3000)
     (tmp_path / "a.png").write_bytes(png(1, longest + 1, 8, 0, bytes(2 * longest + 2)))
     for read in (image_size, read_image):
         with pytest.raises(DataError, match="has a side of 131,073 pixels, more than 131,072; cut it into tiles"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coattend.data import DataError, Split, load_data, rotated_mnist
-from coattend.data.rotated_mnist import rotated
+from coattend.data.rotated_mnist import rotate
 from tests.data import fakes
 
 ndimage = pytest.importorskip("scipy.ndimage")
@@ -27,16 +27,16 @@ def test_turning_agrees_with_scipy_splines() -> None:
         ndimage.rotate(image.astype(float), angle, reshape=False, order=3, mode="grid-constant")
         for image, angle in zip(images, degrees, strict=True)
     ]
-    difference = rotated(images, degrees).astype(float) - np.clip(expected, 0, 255)
+    difference = rotate(images, degrees).astype(float) - np.clip(expected, 0, 255)
     assert np.abs(difference).max() < 0.5 + 1e-2  # rounding to bytes, and their treatment of the far border
 
 
 def test_quarter_turns_are_exact_and_whole_turns_change_nothing() -> None:
     images, _ = fakes.digits("train")
     for k in range(-4, 9):
-        assert np.array_equal(rotated(images, np.full(60, 90.0 * k)), np.rot90(images, k, (1, 2)))
+        assert np.array_equal(rotate(images, np.full(60, 90.0 * k)), np.rot90(images, k, (1, 2)))
     with pytest.raises(ValueError, match="expects uint8 images"):
-        rotated(images, np.zeros(3))
+        rotate(images, np.zeros(3))
 
 
 def test_generation_is_disjoint_complete_and_repeatable() -> None:
@@ -59,7 +59,7 @@ def test_each_digit_is_an_original_turned_once_by_a_uniform_angle() -> None:
     data = rotated_mnist.generate(pool(), (40, 10, 10), seed=7)
     drawn = np.random.RandomState(7)
     chosen, degrees = drawn.permutation(60), drawn.uniform(0, 360, 60)
-    expected = rotated(fakes.digits("train")[0][chosen], degrees)
+    expected = rotate(fakes.digits("train")[0][chosen], degrees)
     assert np.array_equal(torch.cat([p.images for p in data.splits().values()]).numpy()[:, 0], expected)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coattend.data import DataError, Dataset, Split, data_folder, load_data
-from coattend.data.store import read_dataset, save_dataset, stored_provenance
+from coattend.data.store import read_dataset, read_provenance, save_dataset
 
 
 def dataset(seed: int = 0) -> Dataset:
@@ -31,7 +31,7 @@ def test_what_is_saved_is_read_back(tmp_path: Path, compressed: bool) -> None:
         assert torch.equal(read.splits()[name].images, part.images)
         assert torch.equal(read.splits()[name].labels, part.labels)
     assert (read.name, read.classes, read.provenance) == ("d", ("a", "b"), "made here")
-    assert stored_provenance(tmp_path / "new" / "d.npz") == "made here"
+    assert read_provenance(tmp_path / "new" / "d.npz") == "made here"
     assert os.listdir(tmp_path / "new") == ["d.npz"]
 
 
@@ -54,7 +54,7 @@ def test_every_flipped_byte_and_every_truncation_is_refused(tmp_path: Path) -> N
         path.write_bytes(whole[:length])
         with pytest.raises(DataError, match="make it anew"):
             read_dataset(path, "d", "make it anew")
-    assert stored_provenance(path).startswith("damaged")
+    assert read_provenance(path).startswith("damaged")
 
 
 def test_content_changed_under_valid_zip_checksums_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from coattend.data import DataError, load_data
 from coattend.data.catalog import load_held_out
-from coattend.data.images import Fit, chosen_size, fitted
+from coattend.data.images import Fit, common_size, fit_images
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -108,7 +108,7 @@ def test_images_of_different_sizes_are_given_a_common_one(classes: Path) -> None
     whole = {name: x for part in data.splits().values() for name, x in zip(part.names or (), part.images, strict=True)}
     assert torch.equal(whole[str(classes / "cat" / "00.png")], torch.from_numpy(image(0).transpose(2, 0, 1)))
     wide = torch.from_numpy(image(1, (30, 50, 3)).transpose(2, 0, 1))
-    assert torch.equal(whole[str(classes / "cat" / "wide.png")], fitted(wide[None], 20, "resize")[0])
+    assert torch.equal(whole[str(classes / "cat" / "wide.png")], fit_images(wide[None], 20, "resize")[0])
     assert load_data(classes, size=16).image_shape == (3, 16, 16)
     assert load_data(classes, size=15, fit="crop").image_shape == (3, 15, 15)
     assert load_data(classes, fit="crop").image_shape == (3, 20, 20)
@@ -127,7 +127,7 @@ def test_images_of_different_sizes_are_given_a_common_one(classes: Path) -> None
     ],
 )
 def test_the_common_size_follows_the_shorter_sides(shapes: list[tuple[int, int]], fit: Fit, size: int) -> None:
-    assert chosen_size(shapes, fit) == size
+    assert common_size(shapes, fit) == size
 
 
 def test_every_bad_file_is_in_one_message(classes: Path) -> None:

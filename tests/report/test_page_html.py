@@ -15,7 +15,7 @@ import torch
 
 from coattend.cli import main
 from coattend.data import load_data
-from coattend.data.augmentation import turned_batch
+from coattend.data.augmentation import rotate_batch
 from coattend.models import create_model
 from coattend.models.classifier import Classifier
 from coattend.nn.observe import evaluating, multiply_adds
@@ -155,7 +155,7 @@ def test_a_curve_that_is_repeated_is_the_curve_that_would_be_measured(trained: P
         curve = error_by_angle(network, images, labels)
         for place in (0, 5, 20, 43, 71):
             quarter, rest = divmod(ANGLES[place], 90)
-            tilted = turned_batch(images.float(), torch.full((24,), math.radians(rest), dtype=torch.float32))
+            tilted = rotate_batch(images.float(), torch.full((24,), math.radians(rest), dtype=torch.float32))
             turned = torch.rot90(tilted.clamp(0, 255), quarter, (-2, -1))
             with evaluating(network.network):
                 read = network.network(network.preprocessing(turned)).argmax(1)

@@ -178,14 +178,14 @@ def test_predict_says_that_it_scaled(
 
 
 def test_turned_copies_of_an_oblong_image_get_the_same_answer(run: Path, tmp_path: Path) -> None:
-    from coattend.data.images import fitted
+    from coattend.data.images import fit_images
 
     trained = load_trained(run)
     oblong = torch.from_numpy(np.random.RandomState(3).randint(0, 256, (1, 1, 31, 38)).astype(np.uint8))
     found = []
     for k in range(4):
-        turned = fitted(oblong.rot90(k, (-2, -1)), 28, trained.fit)
-        assert torch.equal(turned, fitted(oblong, 28, trained.fit).rot90(k, (-2, -1)))
+        turned = fit_images(oblong.rot90(k, (-2, -1)), 28, trained.fit)
+        assert torch.equal(turned, fit_images(oblong, 28, trained.fit).rot90(k, (-2, -1)))
         found.append(trained.predict(turned)[0])
     assert len({prediction.label for prediction in found}) == 1
     assert max(p.confidence for p in found) - min(p.confidence for p in found) < 1e-6

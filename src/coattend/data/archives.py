@@ -51,7 +51,7 @@ def read_members(path: Path, wanted: Collection[str], largest: int) -> dict[str,
         ) from error
 
 
-def read_bounded(path: Path, largest: int) -> bytes:
+def read_limited(path: Path, largest: int) -> bytes:
     """A file's content, unless it is longer than it should be."""
     length = path.stat().st_size
     if length > largest:

@@ -87,10 +87,10 @@ def _permuted(x: Tensor, places: Tensor, generator: Generator) -> Tensor:
 
 
 def _rotate(x: Tensor, generator: Generator, degrees: float) -> Tensor:
-    return turned_batch(x, math.radians(degrees) * _symmetric(x, generator))
+    return rotate_batch(x, math.radians(degrees) * _symmetric(x, generator))
 
 
-def turned_batch(x: Tensor, angle: Tensor) -> Tensor:
+def rotate_batch(x: Tensor, angle: Tensor) -> Tensor:
     """Each image turned counter-clockwise by its angle in radians."""
     height, width = x.shape[-2:]
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)

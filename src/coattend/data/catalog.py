@@ -9,9 +9,9 @@ from pathlib import Path
 
 from coattend._registry import Registry
 from coattend.data.dataset import DataError, Dataset, Split
-from coattend.data.images import Fit, fitted_dataset
+from coattend.data.images import Fit, fit_dataset
 from coattend.data.sources import Progress
-from coattend.data.store import data_folder, stored_provenance
+from coattend.data.store import data_folder, read_provenance
 from coattend.data.user_images import read_user_images
 
 Load = Callable[[Path], Dataset]
@@ -93,7 +93,7 @@ def load_data(
         )
     if isinstance(name_or_path, str) and name_or_path in DATASETS:
         dataset = _load_named(DATASETS[name_or_path], Path(folder or data_folder()))
-        return dataset if size is None else fitted_dataset(dataset, size, fit)
+        return dataset if size is None else fit_dataset(dataset, size, fit)
     path = Path(name_or_path).expanduser()
     if os.path.exists(path):  # False also for names that are too long
         return read_user_images(path, size, fit).dataset()
@@ -165,7 +165,7 @@ def available(folder: Path | None = None) -> list[Available]:
 def _availability(entry: DatasetEntry, folder: Path) -> Available:
     where = entry.located(folder)
     if where is not None and where.suffix == ".npz":
-        provenance = stored_provenance(where)
+        provenance = read_provenance(where)
     else:
         provenance = NOT_FETCHED if where is None and entry.fetch is not None else entry.description
     return Available(entry.name, entry.sizes, entry.image_shape, where, provenance)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coattend.data.archives import read_bounded, read_members
+from coattend.data.archives import read_limited, read_members
 from coattend.data.catalog import register_dataset
 from coattend.data.dataset import DataError, Dataset, Split
 from coattend.data.sources import NpmPackage, Web
@@ -59,7 +59,7 @@ def read_files(folders: Sequence[Path]) -> Dataset | None:
 def _contents(path: Path, suffix: str) -> Mapping[str, bytes]:
     names = {batch + suffix: batch for batch in BATCHES}
     if path.is_dir():
-        found = {name: read_bounded(path / name, LARGEST) for name in names if (path / name).is_file()}
+        found = {name: read_limited(path / name, LARGEST) for name in names if (path / name).is_file()}
     else:
         found = read_members(path, names, LARGEST)
     missing = sorted(set(names) - set(found))

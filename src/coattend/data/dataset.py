@@ -52,7 +52,7 @@ class Split:
         return Split(self.images[index], self.labels[index], names)
 
 
-def joined(parts: Sequence[Split]) -> Split:
+def concatenate(parts: Sequence[Split]) -> Split:
     """Splits one after the other."""
     names = [part.names for part in parts]
     known = tuple(name for some in names if some is not None for name in some) if None not in names else None
@@ -90,7 +90,7 @@ class Dataset:
 
     def train_and_valid(self) -> Split:
         """Both joined, in order, for final runs: 12,000 of rotated MNIST, 50,000 of CIFAR-10."""
-        return joined([self.train, self.valid])
+        return concatenate([self.train, self.valid])
 
     def summary(self) -> str:
         """One line for a person: how many images of which shape and classes, and where they come from."""

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from coattend.data.dataset import DataError, Split
-from coattend.data.images import Fit, check_fit, chosen_size, fitted, image_size, read_image, recoloured, sorted_images
+from coattend.data.images import (
+    Fit,
+    check_fit,
+    common_size,
+    convert_channels,
+    fit_images,
+    image_size,
+    list_images,
+    read_image,
+)
 from coattend.data.store import PACKED, UNPACKED
 
 SPLIT_FOLDERS = {
@@ -45,7 +54,7 @@ def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
     """
     tops = _split_folders(path)
     classes = sorted({child.name for top in tops.values() for child in _folders(top)})
-    files = {split: [sorted_images(top / name) for name in classes] for split, top in tops.items()}
+    files = {split: [list_images(top / name) for name in classes] for split, top in tops.items()}
     every = [file for by_class in files.values() for of_class in by_class for file in of_class]
     if not every:
         raise DataError(f"{path}: expected a sub-folder of images per class, at least two, got no images in any.")
@@ -54,14 +63,14 @@ def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
     if size is not None:
         check_fit(size, fit)
     elif any(shape[0] != shape[1] for shape in shapes.values()) or len(set(shapes.values())) > 1:
-        size = chosen_size(list(shapes.values()), fit)
+        size = common_size(list(shapes.values()), fit)
     else:
         _check_memory(path, shapes)
 
     def fitted_file(file: Path) -> Tensor:
         image = read_image(file)
         try:
-            return image if size is None else fitted(image[None], size, fit)[0]
+            return image if size is None else fit_images(image[None], size, fit)[0]
         except DataError as error:
             raise DataError(f"{file}: {error}") from error
 
@@ -73,11 +82,11 @@ def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
     for split, by_class in files.items():
         labelled = [(file, label) for label, of_class in enumerate(by_class) for file in of_class]
         parts[split] = Split(
-            torch.stack([recoloured(images[file], channels) for file, _ in labelled]),
+            torch.stack([convert_channels(images[file], channels) for file, _ in labelled]),
             torch.tensor([label for _, label in labelled]),
             tuple(str(file) for file, _ in labelled),
         )
-    return FolderImages(parts, tuple(classes), how_fitted(set(shapes.values()), size, fit))
+    return FolderImages(parts, tuple(classes), describe_fit(set(shapes.values()), size, fit))
 
 
 def _check_memory(path: Path, shapes: dict[Path, tuple[int, int]]) -> None:
@@ -101,7 +110,7 @@ def _split_folders(path: Path) -> dict[str, Path]:
         split = SPLIT_FOLDERS[folder.name.lower()]
         if split in tops:
             raise DataError(f"{path} has both {tops[split].name} and {folder.name}; join them or rename one.")
-        if sorted_images(folder):
+        if list_images(folder):
             tops[split] = folder
     others = [folder.name for folder in folders if folder not in given]
     if others:
@@ -135,7 +144,7 @@ def _listed(path: Path, problems: dict[Path, str], count: int) -> str:
     return "\n  ".join([f"{path}: {len(messages):,} of {count:,} images cannot be used:", *messages[:LISTED], *more])
 
 
-def how_fitted(shapes: set[tuple[int, int]], size: int | None, fit: Fit) -> str:
+def describe_fit(shapes: set[tuple[int, int]], size: int | None, fit: Fit) -> str:
     """In words what was done to images of these shapes; empty if nothing was."""
     if size is None or shapes == {(size, size)}:
         return ""

@@ -32,7 +32,7 @@ LONGEST = 1 << 17  # pixels a side; Pillow needs memory for every row, however s
 BITS_PER_SAMPLE = 258  # tag of TIFF
 
 
-def sorted_images(folder: Path) -> list[Path]:
+def list_images(folder: Path) -> list[Path]:
     """Every image file in a folder and below, in the order of their names; none if there is no such folder."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
 
@@ -151,14 +151,16 @@ LARGEST_BYTES = 1 << 37  # of one split; more fits into the memory of no ordinar
 LARGEST_CHOSEN = 128  # pixels a side; more is a choice that costs time, so it is left to the user
 
 
-def fitted_dataset(dataset: Dataset, size: int, fit: Fit) -> Dataset:
+def fit_dataset(dataset: Dataset, size: int, fit: Fit) -> Dataset:
     """The same data set with images of ``size`` pixels a side; the provenance says so."""
-    train, valid, test = (replace(part, images=fitted(part.images, size, fit)) for part in dataset.splits().values())
+    train, valid, test = (
+        replace(part, images=fit_images(part.images, size, fit)) for part in dataset.splits().values()
+    )
     changed = "" if dataset.image_shape[1:] == (size, size) else f", {fit} to {size} x {size}"
     return replace(dataset, train=train, valid=valid, test=test, provenance=dataset.provenance + changed)
 
 
-def fitted(images: Tensor, size: int, fit: Fit) -> Tensor:
+def fit_images(images: Tensor, size: int, fit: Fit) -> Tensor:
     """Images (n, channels, height, width) of bytes as (n, channels, size, size), around the centre of each.
 
     "resize" scales the shorter side to ``size`` and cuts the longer one at both ends; "crop" cuts the centre out
@@ -191,7 +193,7 @@ def check_fit(size: int, fit: Fit) -> None:
         raise DataError(f"expected size to be a whole number of pixels, at least 1, got {size!r}.")
 
 
-def chosen_size(shapes: Sequence[tuple[int, int]], fit: Fit) -> int:
+def common_size(shapes: Sequence[tuple[int, int]], fit: Fit) -> int:
     """A size for images of different shapes: the median of the shorter sides, for "crop" the smallest, at most 128.
 
     Sizes from 8 on are rounded down to a multiple of 4, so that two poolings of 2 x 2 divide them.
@@ -201,7 +203,7 @@ def chosen_size(shapes: Sequence[tuple[int, int]], fit: Fit) -> int:
     return side if side < 8 else side // 4 * 4
 
 
-def recoloured(images: Tensor, channels: int) -> Tensor:
+def convert_channels(images: Tensor, channels: int) -> Tensor:
     """Images (..., channels, height, width) of bytes as grey, the mean of their colours, or grey ones as colour."""
     if images.shape[-3] == channels:
         return images

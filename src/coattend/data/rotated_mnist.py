@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coattend.data import mnist
-from coattend.data.archives import read_bounded, read_members
+from coattend.data.archives import read_limited, read_members
 from coattend.data.catalog import register_dataset
 from coattend.data.dataset import DataError, Dataset, Split
 from coattend.data.mnist import CLASSES, NUMBER, SIDE, read_table
@@ -61,14 +61,14 @@ def generate(
     drawn = np.random.RandomState(seed)  # its stream never changes, that of default_rng may
     chosen = drawn.permutation(len(pool))[: sum(sizes)]
     degrees = drawn.uniform(0, 360, size=len(chosen))
-    images = as_tensor(rotated(pool.images.numpy()[chosen, 0], degrees, report)[:, None])
+    images = as_tensor(rotate(pool.images.numpy()[chosen, 0], degrees, report)[:, None])
     labels = as_tensor(pool.labels.numpy()[chosen])
     train, valid, test = map(Split, images.split(sizes), labels.split(sizes))
     return Dataset(name, train, valid, test, CLASSES, provenance=f"generated from MNIST (seed {seed})")
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
-    md5 = hashlib.md5(read_bounded(path, ARCHIVE_LARGEST), usedforsecurity=False).hexdigest()
+    md5 = hashlib.md5(read_limited(path, ARCHIVE_LARGEST), usedforsecurity=False).hexdigest()
     if md5 != ARCHIVE_MD5:  # compared before anything is unpacked
         raise DataError(
             f"{path} is not the published archive: md5 {md5}, expected {ARCHIVE_MD5}; it is damaged or altered, "
@@ -118,7 +118,7 @@ def _rows(stream: IO[bytes], count: int, file: str) -> tuple[NDArray[np.uint8], 
     return np.rint(grey * 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE), labels.astype(np.uint8)
 
 
-def rotated(
+def rotate(
     images: NDArray[np.uint8], degrees: NDArray[np.float64], report: Callable[[int], None] | None = None
 ) -> NDArray[np.uint8]:
     """Rotate images (n, height, width) on a background of 0 counter-clockwise about their centers.
@@ -129,18 +129,18 @@ def rotated(
     """
     if images.dtype != np.uint8 or images.ndim != 3 or degrees.shape != images.shape[:1]:
         raise ValueError(
-            f"rotated expects uint8 images (n, height, width) and n angles, got {images.dtype} {images.shape} and "
+            f"rotate expects uint8 images (n, height, width) and n angles, got {images.dtype} {images.shape} and "
             f"{degrees.shape}."
         )
     done = [images[:0]]
     for start in range(0, len(images), CHUNK):
         if report is not None:
             report(start)
-        done.append(_rotated_chunk(images[start : start + CHUNK], degrees[start : start + CHUNK]))
+        done.append(_rotate_chunk(images[start : start + CHUNK], degrees[start : start + CHUNK]))
     return np.concatenate(done)
 
 
-def _rotated_chunk(images: NDArray[np.uint8], degrees: NDArray[np.float64]) -> NDArray[np.uint8]:
+def _rotate_chunk(images: NDArray[np.uint8], degrees: NDArray[np.float64]) -> NDArray[np.uint8]:
     count, height, width = images.shape
     coefficients = _coefficients(images)
     angle = np.deg2rad(degrees)[:, None, None]

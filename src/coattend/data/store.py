@@ -68,7 +68,7 @@ def save_dataset(dataset: Dataset, path: Path, *, compressed: bool = False) -> N
 def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
     """Read a file written by ``save_dataset``; raise if a byte has changed."""
     try:
-        with opened_npz(path) as file:
+        with open_npz(path) as file:
             arrays = {key: file[key] for split in SPLITS for key in (f"{split}_images", f"{split}_labels")}
             facts = {key: file[key] for key in ("classes", "provenance", "sha256")}
     except UNREADABLE as error:
@@ -89,23 +89,23 @@ def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
 def is_dataset(path: Path) -> bool:
     """Return whether ``save_dataset`` wrote this ``.npz``."""
     try:
-        with opened_npz(path) as file:
+        with open_npz(path) as file:
             return {"train_images", "sha256"} <= set(file.files)
     except UNREADABLE:
         return False
 
 
-def stored_provenance(path: Path) -> str:
+def read_provenance(path: Path) -> str:
     """Return the provenance of a stored dataset without reading its images."""
     try:
-        with opened_npz(path) as file:
+        with open_npz(path) as file:
             return str(file["provenance"])
     except UNREADABLE as error:
         return f"damaged: {error}"
 
 
 @contextlib.contextmanager
-def opened_npz(path: Path) -> Iterator[NpzFile]:
+def open_npz(path: Path) -> Iterator[NpzFile]:
     """Open an ``.npz`` without pickled objects; raise one of ``UNREADABLE`` if it is not one."""
     with open(path, "rb") as file:  # numpy would leave the file open if it is no zip
         if zipfile.is_zipfile(file):

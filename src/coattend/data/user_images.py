@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coattend.data.dataset import DataError, Dataset, Split, joined
-from coattend.data.image_folder import WHOLE, how_fitted, read_folder
-from coattend.data.images import Fit, chosen_size, fitted
-from coattend.data.store import SPLITS, UNREADABLE, as_tensor, is_dataset, opened_npz, read_dataset, sha256
+from coattend.data.dataset import DataError, Dataset, Split, concatenate
+from coattend.data.image_folder import WHOLE, describe_fit, read_folder
+from coattend.data.images import Fit, common_size, fit_images
+from coattend.data.store import SPLITS, UNREADABLE, as_tensor, is_dataset, open_npz, read_dataset, sha256
 
 SEED = 0
 SHARE = 0.1  # of each class, for validation and for testing
@@ -64,7 +64,7 @@ class UserImages:
         """For testing a network that was trained on others: the test split if there is one, else all; and which."""
         if "test" in self.parts:
             return self.parts["test"], self._described("test split")
-        return joined(list(self.parts.values())), self._described("all images")
+        return concatenate(list(self.parts.values())), self._described("all images")
 
     def _described(self, which: str) -> str:
         if self.stored is not None:
@@ -122,15 +122,15 @@ def read_user_images(path: Path, size: int | None = None, fit: Fit = "resize") -
     height, width = next(iter(own.parts.values())).images.shape[-2:]
     if size is None and height == width:
         return own
-    size = chosen_size([(height, width)], fit) if size is None else size
-    parts = {split: replace(part, images=fitted(part.images, size, fit)) for split, part in own.parts.items()}
-    return replace(own, parts=parts, changed=how_fitted({(height, width)}, size, fit))
+    size = common_size([(height, width)], fit) if size is None else size
+    parts = {split: replace(part, images=fit_images(part.images, size, fit)) for split, part in own.parts.items()}
+    return replace(own, parts=parts, changed=describe_fit({(height, width)}, size, fit))
 
 
 def read_arrays(path: Path) -> tuple[Split, tuple[str, ...]]:
     """Images with labels, and the names of the classes; the numbers themselves if they have no names."""
     try:
-        with opened_npz(path) as file:
+        with open_npz(path) as file:
             images, labels = file["images"], file["labels"]
             names = file["classes"] if "classes" in file.files else None
     except UNREADABLE as error:

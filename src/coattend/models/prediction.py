@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coattend._files import write_atomically
 from coattend.data import DataError
-from coattend.data.images import fitted, read_image, recoloured, sorted_images
+from coattend.data.images import convert_channels, fit_images, list_images, read_image
 from coattend.models.classifier import Classifier, Prediction
 from coattend.models.records import RunError
 
@@ -38,13 +38,13 @@ def predict_files(trained: Classifier, images: Sequence[Path]) -> Iterator[Answe
         raise RunError("predict expects image files or folders after the network; got none.")
     channels, size, _ = trained.image_shape
     for given in images:
-        files = sorted_images(given) if given.is_dir() else [given]
+        files = list_images(given) if given.is_dir() else [given]
         if not files:
             yield DataError(f"{given}: expected a folder with images, got none in it.")
         for file in files:
             try:
-                image = recoloured(read_image(file), channels)
-                (prediction,) = trained.predict(fitted(image[None], size, trained.fit))
+                image = convert_channels(read_image(file), channels)
+                (prediction,) = trained.predict(fit_images(image[None], size, trained.fit))
             except DataError as error:
                 yield error if str(file) in str(error) else DataError(f"{file}: {error}")
                 continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from coattend._files import make_folder
-from coattend.data.images import Fit, fitted, read_image, recoloured
+from coattend.data.images import Fit, convert_channels, fit_images, read_image
 from coattend.groups import FiniteGroup
 from coattend.models import network_name
 from coattend.models.classifier import Classifier, load_trained
@@ -96,11 +96,11 @@ def fitted_image(image: Tensor, shape: tuple[int, int, int], fit: Fit = "resize"
     changes = []
     if image.shape[0] != channels:
         changes.append("colour is made grey" if channels == 1 else "grey is taken as colour")
-        image = recoloured(image, channels)
+        image = convert_channels(image, channels)
     height, width = image.shape[1:]
     if (height, width) != (size, size) and fit == "crop":
         changes.append(f"{size} x {size} pixels are cut out of the centre of {width} x {height}")
     elif (height, width) != (size, size):
         cut = "" if height == width else ", the longer side cut at both ends"
         changes.append(f"{width} x {height} pixels are scaled to {size} x {size}{cut}")
-    return fitted(image[None], size, fit)[0], "; ".join(changes)
+    return fit_images(image[None], size, fit)[0], "; ".join(changes)

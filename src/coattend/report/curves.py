@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coattend.data.augmentation import turned_batch
+from coattend.data.augmentation import rotate_batch
 from coattend.equivariance import is_exact
 from coattend.models.classifier import Classifier
 from coattend.nn.observe import evaluating, multiply_adds
@@ -89,7 +89,7 @@ def error_by_angle(trained: Classifier, images: Tensor, labels: Tensor) -> list[
     with evaluating(trained.network):
         for degrees in range(0, 90, STEP):
             tilt = torch.full((len(images),), math.radians(degrees), dtype=torch.float32)
-            tilted = turned_batch(images.float(), tilt).clamp(0, 255)
+            tilted = rotate_batch(images.float(), tilt).clamp(0, 255)
             for quarter in range(quarters):
                 turned = trained.preprocessing(torch.rot90(tilted, quarter, (-2, -1)))
                 predicted = trained.network(turned).argmax(1)

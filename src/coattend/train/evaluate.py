@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coattend.data import load_data
 from coattend.data.catalog import HeldOut, load_held_out
-from coattend.data.images import recoloured
+from coattend.data.images import convert_channels
 from coattend.equivariance import equivariance_error
 from coattend.models import EquivariantNetwork, exactness_line, read_model_file
 from coattend.models.classifier import Classifier, check_finite, load_trained, weights_file
@@ -156,7 +156,7 @@ def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
         assert data_name is not None
         held_out = load_held_out(data_name, trained.provenance, size=size, fit=fit)
     labels = _as_trained(held_out, trained, path)
-    images = recoloured(held_out.split.images, trained.image_shape[0])
+    images = convert_channels(held_out.split.images, trained.image_shape[0])
     examples = Examples(trained.preprocessing(images), labels)
     found = evaluate(Fabric(accelerator="cpu", devices=1), trained.network, examples)
     check_finite(found.confidences)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from coattend.data.store import opened_npz
+from coattend.data.store import open_npz
 from coattend.models.records import damaged
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
     """Read labels and predicted classes of the test images, by protocol (last, and perhaps valid)."""
     try:
-        with opened_npz(path) as file:
+        with open_npz(path) as file:
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise damaged(path, str(error) or type(error).__name__) from error
