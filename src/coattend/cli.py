@@ -265,23 +265,29 @@ def predict(
         json: Also write them as JSON.
     """
     from coattend.models.classifier import load_trained
-    from coattend.models.prediction import Answer, predict_files, scaling_note, write_answers_csv, write_answers_json
+    from coattend.models.prediction import (
+        FilePrediction,
+        predict_files,
+        scaling_note,
+        write_predictions_csv,
+        write_predictions_json,
+    )
 
-    trained, failed, errors = load_trained(file), False, console(stderr=True)
-    answers: list[Answer] = []
-    for found in predict_files(trained, images):
-        if isinstance(found, Answer):
-            say(found.line() if answers else f"image: class, probability, strongest pose\n{found.line()}")
-            answers.append(found)
+    classifier, failed, errors = load_trained(file), False, console(stderr=True)
+    predictions: list[FilePrediction] = []
+    for one in predict_files(classifier, images):
+        if isinstance(one, FilePrediction):
+            say(one.line() if predictions else f"image: class, probability, strongest pose\n{one.line()}")
+            predictions.append(one)
         else:
-            errors.print(f"coattend: {found}", soft_wrap=True)
+            errors.print(f"coattend: {one}", soft_wrap=True)
             failed = True
-    if (note := scaling_note(trained, answers)) is not None:
+    if (note := scaling_note(classifier, predictions)) is not None:
         errors.print(note, soft_wrap=True)
     if csv is not None:
-        write_answers_csv(csv, trained.classes, answers)
+        write_predictions_csv(csv, classifier.classes, predictions)
     if json is not None:
-        write_answers_json(json, trained.classes, answers)
+        write_predictions_json(json, classifier.classes, predictions)
     return 1 if failed else 0
 
 

@@ -47,7 +47,7 @@ def test_a_member_that_points_out_is_refused_and_nothing_is_written(tmp_path: Pa
     inside = tmp_path / "one" / "two"
     inside.mkdir(parents=True)
     path = make(inside / name, {"wanted": b"1", evil: b"evil"})
-    with pytest.raises(DataError, match="is refused: its member .* points out of it"):
+    with pytest.raises(DataError, match="is refused: its member .* points outside of it"):
         read_members(path, ("wanted", "evil"), largest=10)
     assert os.listdir(inside) == [name]
     assert os.listdir(tmp_path) == ["one"]

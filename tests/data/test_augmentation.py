@@ -183,5 +183,5 @@ def test_wrong_batches_are_told() -> None:
         make_augmentation(["quarter-turns"])(torch.zeros(1, 1, 4, 5), generator())
     with pytest.raises(ValueError, match="expects a batch"):
         make_augmentation(["flips"])(torch.zeros(1, 4, 5), generator())
-    with pytest.raises(ValueError, match="expects floating point images, got torch.uint8"):
+    with pytest.raises(ValueError, match="expects floating-point images, got torch.uint8"):
         make_augmentation(["rotate"])(torch.zeros(1, 1, 4, 4, dtype=torch.uint8), generator())

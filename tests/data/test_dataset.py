@@ -42,5 +42,5 @@ def test_a_label_without_a_class_and_splits_of_different_shape_are_refused() -> 
 def test_splits_that_are_none_are_refused() -> None:
     with pytest.raises(DataError, match="Split expects tensors of images and labels, got NoneType and NoneType"):
         Split(None, None)
-    with pytest.raises(DataError, match="nothing: expected a Split for each of them, got"):
+    with pytest.raises(DataError, match="nothing: expected train, valid and test to be Splits, got"):
         Dataset("nothing", None, None, None, ("a",), "nowhere")

@@ -81,7 +81,7 @@ def test_validation_images_are_split_off_where_only_training_and_test_are_given(
     data = load_data(tmp_path / "own")
     assert [part.labels.bincount().tolist() for part in data.splits().values()] == [[18, 18], [2, 2], [3, 3]]
     write(tmp_path / "own" / "c" / "0.png", image(0))
-    with pytest.raises(DataError, match="has test, train beside c; expected either"):
+    with pytest.raises(DataError, match="has test, train next to c; expected either"):
         load_data(tmp_path / "own")
     (tmp_path / "own" / "c").rename(tmp_path / "own" / "val")
     (tmp_path / "own" / "valid").mkdir()
@@ -206,7 +206,7 @@ def test_too_few_classes_or_images(classes: Path, tmp_path: Path) -> None:
     write(classes / "bird" / "1.png", image(0))
     with pytest.raises(DataError, match="expected at least 3 images of each class, one per split, got 1 of 'bird'"):
         load_data(classes)
-    with pytest.raises(DataError, match="expected a sub-folder of images per class, at least two, got"):
+    with pytest.raises(DataError, match="expected a subfolder of images per class, at least two, got"):
         load_data(classes / "cat")
 
 
@@ -249,7 +249,7 @@ GOOD = {"images": np.zeros((9, 8, 8), np.uint8), "labels": np.arange(9) % 3}
     ("arrays", "message"),
     [
         ({"images": GOOD["images"]}, "expected an .npz with the arrays images and labels"),
-        ({**GOOD, "labels": np.arange(8)}, r"one whole-number label per image, \(9,\), got int64 \(8,\)"),
+        ({**GOOD, "labels": np.arange(8)}, r"one integer label per image, \(9,\), got int64 \(8,\)"),
         ({**GOOD, "labels": np.zeros(9)}, "got float64"),
         (
             {**GOOD, "labels": np.arange(9) % 3 + 1},
@@ -265,7 +265,7 @@ GOOD = {"images": np.zeros((9, 8, 8), np.uint8), "labels": np.arange(9) % 3}
         ({**GOOD, "images": np.zeros((9, 5, 8, 8), np.uint8)}, r"with 1 or 3 channels, got uint8 \(9, 5, 8, 8\)"),
         ({**GOOD, "images": np.zeros((9, 0, 8), np.uint8)}, r"got uint8 \(9, 0, 8\)"),
         ({**GOOD, "images": np.uint8(3)}, r"expected uint8 images .* got uint8 \(\)"),
-        ({**GOOD, "labels": np.int64(3)}, r"one whole-number label per image, \(9,\), got int64 \(\)"),
+        ({**GOOD, "labels": np.int64(3)}, r"one integer label per image, \(9,\), got int64 \(\)"),
         ({**GOOD, "classes": np.array("a")}, r"classes to be a list of names, got an array of shape \(\)"),
         ({**GOOD, "classes": ["a", "b", "c", "d"]}, "expected images of the class 'd', got none"),
         ({**GOOD, "images": np.array([object()] * 9)}, "without pickled objects"),

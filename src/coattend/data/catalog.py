@@ -79,7 +79,7 @@ def load_data(
     """Load a dataset by name (mini, rotated-mnist, mnist, cifar10, registered ones), or the user's images by path.
 
     A path leads to a folder with one subfolder of images per class, or to an ``.npz`` with ``images`` and ``labels``.
-    ``size`` gives all images that many pixels a side, by resizing or by cropping their center (``fit="crop"``); without
+    ``size`` gives all images that many pixels a side, by resizing or by cropping their centre (``fit="crop"``); without
     it the user's images keep their size, or get a common one if they differ or are not square. Nothing is downloaded.
 
     >>> data = load_data("mini")

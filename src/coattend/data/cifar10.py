@@ -59,15 +59,15 @@ def read_files(folders: Sequence[Path]) -> Dataset | None:
 def _contents(path: Path, suffix: str) -> Mapping[str, bytes]:
     names = {batch + suffix: batch for batch in BATCHES}
     if path.is_dir():
-        found = {name: read_limited(path / name, LARGEST) for name in names if (path / name).is_file()}
+        batches = {name: read_limited(path / name, LARGEST) for name in names if (path / name).is_file()}
     else:
-        found = read_members(path, names, LARGEST)
-    missing = sorted(set(names) - set(found))
+        batches = read_members(path, names, LARGEST)
+    missing = sorted(set(names) - set(batches))
     if missing:
         raise DataError(
             f"{path}: expected the batches {', '.join(names)}, got none of {', '.join(missing)}; replace it."
         )
-    return {names[name]: content for name, content in found.items()}
+    return {names[name]: content for name, content in batches.items()}
 
 
 def _dataset(path: Path, contents: Mapping[str, bytes], rows: Callable[[bytes, str], Batch]) -> Dataset:

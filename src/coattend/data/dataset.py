@@ -1,9 +1,10 @@
-"""A data set in memory: three splits of images with labels, and where they come from."""
+"""Datasets in memory: three splits of images with labels, and their provenance."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -12,12 +13,12 @@ SHOWN = 12  # class names in a summary
 
 
 class DataError(ValueError):
-    """A data set that is missing, damaged or out of reach; the message is meant for the user as it stands."""
+    """A dataset is missing, damaged or not available; the message is written for the user."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images (n, channels, height, width) of bytes, their labels (n,), and the files they were read from, if any."""
+    """Images (n, channels, height, width) as bytes, their labels (n,), and the names of their files, if any."""
 
     images: Tensor
     labels: Tensor
@@ -28,7 +29,7 @@ class Split:
         if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
             raise DataError(
                 f"Split expects tensors of images and labels, got {type(images).__name__} and {type(labels).__name__}; "
-                "torch.as_tensor makes them."
+                "convert them with torch.as_tensor."
             )
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise DataError(
@@ -38,7 +39,7 @@ class Split:
         if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
             raise DataError(
                 f"Split expects one int64 label per image, ({len(images)},), got {labels.dtype} "
-                f"{tuple(labels.shape)}; pass labels.long() of the images' length."
+                f"{tuple(labels.shape)}; pass labels.long(), one for each image."
             )
         if self.names is not None and len(self.names) != len(images):
             raise DataError(f"Split expects one name per image, {len(images)}, got {len(self.names)}.")
@@ -47,21 +48,21 @@ class Split:
         return len(self.labels)
 
     def at(self, index: Tensor) -> Split:
-        """The images at some places, in that order."""
+        """Return the images at some indices, in that order."""
         names = None if self.names is None else tuple(self.names[i] for i in index.tolist())
         return Split(self.images[index], self.labels[index], names)
 
 
 def concatenate(parts: Sequence[Split]) -> Split:
-    """Splits one after the other."""
-    names = [part.names for part in parts]
-    known = tuple(name for some in names if some is not None for name in some) if None not in names else None
-    return Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]), known)
+    """Concatenate splits."""
+    images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
+    named = [part.names for part in parts if part.names is not None]
+    return Split(images, labels, tuple(chain(*named)) if len(named) == len(parts) else None)
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training, validation and test split; ``provenance`` goes into the record of every run."""
+    """Training, validation and test split; ``provenance`` is recorded in every run."""
 
     name: str
     train: Split
@@ -73,7 +74,7 @@ class Dataset:
     def __post_init__(self) -> None:
         if not all(isinstance(part, Split) for part in self.splits().values()):
             kinds = {name: type(part).__name__ for name, part in self.splits().items()}
-            raise DataError(f"{self.name}: expected a Split for each of them, got {kinds}.")
+            raise DataError(f"{self.name}: expected train, valid and test to be Splits, got {kinds}.")
         shapes = {split: tuple(part.images.shape[1:]) for split, part in self.splits().items()}
         if len(set(shapes.values())) > 1:
             raise DataError(f"{self.name}: expected images of one shape in all splits, got {shapes}; resize them.")
@@ -85,15 +86,15 @@ class Dataset:
                 )
 
     def splits(self) -> dict[str, Split]:
-        """The splits by name."""
+        """Return the splits by name."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
     def train_and_valid(self) -> Split:
-        """Both joined, in order, for final runs: 12,000 of rotated MNIST, 50,000 of CIFAR-10."""
+        """Concatenate both, for final runs: 12,000 images of rotated MNIST, 50,000 of CIFAR-10."""
         return concatenate([self.train, self.valid])
 
     def summary(self) -> str:
-        """One line for a person: how many images of which shape and classes, and where they come from."""
+        """Describe the dataset in one line: number and shape of the images, classes and provenance."""
         counts = " / ".join(f"{len(part):,}" for part in self.splits().values())
         shown = ", ".join(self.classes[:SHOWN]) + (", ..." if len(self.classes) > SHOWN else "")
         shape = " x ".join(map(str, self.image_shape))

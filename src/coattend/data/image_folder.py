@@ -1,4 +1,4 @@
-"""A folder with one sub-folder of images per class, or with such folders for training, validating and testing."""
+"""Image folders: one subfolder of images per class, or such folders to train, validate and test on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FolderImages:
-    """What a folder holds: splits in the order of class, then of path; what was done about different sizes."""
+    """The content of a folder: splits sorted by class, then by path; how different sizes were unified."""
 
     parts: dict[str, Split]
     classes: tuple[str, ...]
@@ -48,18 +48,18 @@ class FolderImages:
 
 
 def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
-    """All images of a folder; without a size, images of different or oblong shapes are given a common one.
+    """Read all images of a folder; without a size, images that differ in shape or are not square get a common one.
 
-    Every file that cannot be used is named in one error.
+    One error names every file that cannot be used.
     """
     tops = _split_folders(path)
     classes = sorted({child.name for top in tops.values() for child in _folders(top)})
     files = {split: [list_images(top / name) for name in classes] for split, top in tops.items()}
     every = [file for by_class in files.values() for of_class in by_class for file in of_class]
     if not every:
-        raise DataError(f"{path}: expected a sub-folder of images per class, at least two, got no images in any.")
+        raise DataError(f"{path}: expected a subfolder of images per class, at least two, got no images in any.")
     problems: dict[Path, str] = {}
-    shapes = _attempted(image_size, every, problems)
+    shapes = _try_each(image_size, every, problems)
     if size is not None:
         check_fit(size, fit)
     elif any(shape[0] != shape[1] for shape in shapes.values()) or len(set(shapes.values())) > 1:
@@ -67,16 +67,16 @@ def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
     else:
         _check_memory(path, shapes)
 
-    def fitted_file(file: Path) -> Tensor:
+    def read_fitting(file: Path) -> Tensor:
         image = read_image(file)
         try:
             return image if size is None else fit_images(image[None], size, fit)[0]
         except DataError as error:
             raise DataError(f"{file}: {error}") from error
 
-    images = _attempted(fitted_file, shapes, problems)
+    images = _try_each(read_fitting, shapes, problems)
     if problems:
-        raise DataError(_listed(path, problems, len(every)))
+        raise DataError(_problem_list(path, problems, len(every)))
     channels = max(len(image) for image in images.values())  # grey among colours becomes colour
     parts = {}
     for split, by_class in files.items():
@@ -90,7 +90,7 @@ def read_folder(path: Path, size: int | None, fit: Fit) -> FolderImages:
 
 
 def _check_memory(path: Path, shapes: dict[Path, tuple[int, int]]) -> None:
-    """Images that keep their size are all in memory; files of a few bytes must not decide how much that is."""
+    """Raise if images in their own size need much more memory than their files have bytes."""
     needed = 3 * sum(height * width for height, width in shapes.values())
     if needed > max(UNPACKED, PACKED * sum(file.stat().st_size for file in shapes)):
         height, width = next(iter(shapes.values()))
@@ -109,14 +109,14 @@ def _split_folders(path: Path) -> dict[str, Path]:
     for folder in given:
         split = SPLIT_FOLDERS[folder.name.lower()]
         if split in tops:
-            raise DataError(f"{path} has both {tops[split].name} and {folder.name}; join them or rename one.")
+            raise DataError(f"{path} has both {tops[split].name} and {folder.name}; merge them or rename one.")
         if list_images(folder):
             tops[split] = folder
     others = [folder.name for folder in folders if folder not in given]
     if others:
         raise DataError(
-            f"{path} has {', '.join(folder.name for folder in given)} beside {', '.join(others)}; expected either "
-            "folders for training, validating and testing, or folders of classes: move the others away."
+            f"{path} has {', '.join(folder.name for folder in given)} next to {', '.join(others)}; expected either "
+            "folders to train, validate and test on, or folders of classes: move the others elsewhere."
         )
     return {split: tops[split] for split in ("train", "valid", "test") if split in tops}
 
@@ -125,18 +125,18 @@ def _folders(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith((".", "_")))
 
 
-def _attempted(read: Callable[[Path], T], files: Iterable[Path], problems: dict[Path, str]) -> dict[Path, T]:
-    """What could be read; the others join the problems."""
-    done: dict[Path, T] = {}
+def _try_each(read: Callable[[Path], T], files: Iterable[Path], problems: dict[Path, str]) -> dict[Path, T]:
+    """Return what could be read; record the problems of the others."""
+    results: dict[Path, T] = {}
     for file in files:
         try:
-            done[file] = read(file)
+            results[file] = read(file)
         except DataError as error:
             problems[file] = str(error)
-    return done
+    return results
 
 
-def _listed(path: Path, problems: dict[Path, str], count: int) -> str:
+def _problem_list(path: Path, problems: dict[Path, str], count: int) -> str:
     messages = [problems[file] for file in sorted(problems)]
     if len(messages) == 1:
         return messages[0]
@@ -145,7 +145,7 @@ def _listed(path: Path, problems: dict[Path, str], count: int) -> str:
 
 
 def describe_fit(shapes: set[tuple[int, int]], size: int | None, fit: Fit) -> str:
-    """In words what was done to images of these shapes; empty if nothing was."""
+    """Describe how images of these shapes were changed; empty if they were not."""
     if size is None or shapes == {(size, size)}:
         return ""
     low, high = min(min(shape) for shape in shapes), max(max(shape) for shape in shapes)

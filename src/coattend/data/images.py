@@ -1,4 +1,4 @@
-"""Images: files decoded by Pillow, brought to one square size in a way that commutes with quarter turns and mirrors."""
+"""Images: reading files with Pillow, and scaling or cropping to a square so that it commutes with quarter turns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"})
-# Pillow tells formats by content. Of the many it knows, EPS would start Ghostscript on the file.
+# Pillow recognizes formats by content. Other formats are not needed, and EPS would start Ghostscript on the file.
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
-PHOTOGRAPHS = "MPO"  # JPEGs of telephones; what follows the first image is a preview of it
+PHOTOGRAPHS = "MPO"  # JPEGs of telephones; the first image is followed by a preview of it
 GREY = frozenset({"1", "L", "LA"})
 COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"})
 BACKGROUND = "white"
@@ -31,34 +31,41 @@ STRIP = 1 << 20  # pixels converted at once
 LONGEST = 1 << 17  # pixels a side; Pillow needs memory for every row, however short
 BITS_PER_SAMPLE = 258  # tag of TIFF
 
+Fit = Literal["resize", "crop"]
+PIXELS = 1 << 20  # converted to float64 at once, which limits the memory that one large image needs
+SAMPLES = 16  # along one axis at once, so that only pixels near them are multiplied
+ONE = 1 << 21  # approximate sum of the weights of one sample
+LARGEST_BYTES = 1 << 37  # of one split
+LARGEST_CHOSEN = 128  # pixels a side; larger sizes cost time, so the user has to choose them
+
 
 def list_images(folder: Path) -> list[Path]:
-    """Every image file in a folder and below, in the order of their names; none if there is no such folder."""
+    """List the image files in a folder and its subfolders, sorted; none if there is no such folder."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Height and width as stored, without decoding the pixels; raises if ``read_image`` would refuse the file."""
-    with _opened(path) as image:
+    """Return height and width as stored, without decoding the pixels; raise if ``read_image`` would refuse the file."""
+    with _open_image(path) as image:
         return image.height, image.width
 
 
 def read_image(path: Path) -> Tensor:
-    """One image as bytes (channels, height, width), upright as its camera meant it; 1 channel if it is grey, else 3.
+    """Read an image as bytes (channels, height, width): 1 channel if it is grey, else 3.
 
-    Transparent pixels are shown on white.
+    The orientation in its EXIF data is applied; transparent pixels become white.
     """
     from PIL import ImageOps
 
-    with _opened(path) as image:
+    with _open_image(path) as image:
         ImageOps.exif_transpose(image, in_place=True)
         pixels = torch.from_numpy(_pixels(image))
     return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
-    """An image whose pixels have 8 bits per channel and need no choice; anything else is a DataError."""
+def _open_image(path: Path) -> Iterator[Image]:
+    """Open an image with 8 bits per channel; raise a DataError for any other file."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -70,7 +77,7 @@ def _opened(path: Path) -> Iterator[Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as image:
-                _check(image, path)
+                _check_image(image, path)
                 yield image
     except DataError:
         raise
@@ -80,27 +87,27 @@ def _opened(path: Path) -> Iterator[Image]:
         ) from error
     except Exception as error:  # a damaged file can make its decoder raise anything
         raise DataError(
-            f"{path} cannot be read as an image ({_reason(error)}); replace it by a whole copy or leave it out."
+            f"{path} cannot be read as an image ({_reason(error)}); replace it with a complete copy or remove it."
         ) from error
 
 
-def _check(image: Image, path: Path) -> None:
+def _check_image(image: Image, path: Path) -> None:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != PHOTOGRAPHS:
-        raise DataError(f"{path} holds {frames} images and which one is meant cannot be told; save each as a file.")
+        raise DataError(f"{path} holds {frames} images, expected one; save each as a file.")
     if max(image.size) > LONGEST:
         raise DataError(f"{path} has a side of {max(image.size):,} pixels, more than {LONGEST:,}; cut it into tiles.")
     bits = _bits_per_sample(image, path)
     if bits > 8 or image.mode not in GREY | COLOUR:
         got = f"{bits} bits" if bits > 8 else f"Pillow's mode {image.mode!r}"
         raise DataError(
-            f"{path}: expected 8 bits per channel, got {got}; how to scale brightness is yours to choose, so convert "
-            "to 8 bits first."
+            f"{path}: expected 8 bits per channel, got {got}; convert it to 8 bits with "
+            "the scale of brightness that suits your data."
         )
 
 
 def _bits_per_sample(image: Image, path: Path) -> int:
-    """As the file has them; Pillow opens 16-bit colours as 8-bit ones, which cuts off the lower byte."""
+    """Return the bits in the file; Pillow opens 16-bit colours as 8-bit ones, which drops the lower byte."""
     if image.format == "PNG":
         with open(path, "rb") as file:
             return file.read(25)[24]
@@ -108,23 +115,23 @@ def _bits_per_sample(image: Image, path: Path) -> int:
         return int(max(image.tag_v2.get(BITS_PER_SAMPLE, (1,))))  # type: ignore[attr-defined]
     if image.format == "PPM":
         coding = image.tile[0].args  # type: ignore[attr-defined]
-        return int(coding[1]).bit_length() if isinstance(coding, tuple) else 8  # the largest value, unless it is 255
+        return int(coding[1]).bit_length() if isinstance(coding, tuple) else 8  # the largest value, absent if it is 255
     return 8
 
 
 def _pixels(image: Image) -> NDArray[np.uint8]:
-    """Bytes (height, width) or (height, width, 3), converted strip by strip to keep the memory small."""
+    """Return bytes (height, width) or (height, width, 3), converted in strips to save memory."""
     width, height = image.size
     mode = "L" if image.mode in GREY else "RGB"
     pixels = np.empty((height, width) if mode == "L" else (height, width, 3), dtype=np.uint8)
     rows = max(1, STRIP // width)
     for top in range(0, height, rows):
         bottom = min(top + rows, height)
-        pixels[top:bottom] = np.asarray(_shown(image.crop((0, top, width, bottom))).convert(mode))
+        pixels[top:bottom] = np.asarray(_on_background(image.crop((0, top, width, bottom))).convert(mode))
     return pixels
 
 
-def _shown(image: Image) -> Image:
+def _on_background(image: Image) -> Image:
     from PIL import Image
 
     if not image.has_transparency_data:
@@ -143,16 +150,8 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-Fit = Literal["resize", "crop"]
-PIXELS = 1 << 20  # taken to float64 at once, which bounds the memory that one enormous image needs
-SAMPLES = 16  # along one axis at once, so that only the pixels near them are multiplied
-ONE = 1 << 21  # what the weights of one sample add up to, about
-LARGEST_BYTES = 1 << 37  # of one split; more fits into the memory of no ordinary computer
-LARGEST_CHOSEN = 128  # pixels a side; more is a choice that costs time, so it is left to the user
-
-
 def fit_dataset(dataset: Dataset, size: int, fit: Fit) -> Dataset:
-    """The same data set with images of ``size`` pixels a side; the provenance says so."""
+    """Return the dataset with images of ``size`` pixels a side, which the provenance records."""
     train, valid, test = (
         replace(part, images=fit_images(part.images, size, fit)) for part in dataset.splits().values()
     )
@@ -161,11 +160,11 @@ def fit_dataset(dataset: Dataset, size: int, fit: Fit) -> Dataset:
 
 
 def fit_images(images: Tensor, size: int, fit: Fit) -> Tensor:
-    """Images (n, channels, height, width) of bytes as (n, channels, size, size), around the centre of each.
+    """Scale or crop images (n, channels, height, width) of bytes to (n, channels, size, size) around their centres.
 
-    "resize" scales the shorter side to ``size`` and cuts the longer one at both ends; "crop" cuts the centre out
-    without scaling. Where an odd number of pixels is cut, the centre is half a pixel off the grid and values are
-    interpolated there, so that an image turned or mirrored before gives exactly the result turned or mirrored after.
+    "resize" scales the shorter side to ``size`` and crops the longer one at both ends; "crop" crops the centre
+    without scaling. Where an odd number of pixels is removed, the centre is half a pixel off the grid and values are
+    interpolated there, so that rotating or mirroring before and after give exactly the same.
     """
     check_fit(size, fit)
     height, width = images.shape[-2:]
@@ -182,11 +181,11 @@ def fit_images(images: Tensor, size: int, fit: Fit) -> Tensor:
         )
     step = 1.0 if fit == "crop" else min(height, width) / size
     at_once = max(1, PIXELS // images[:1].numel()) if len(images) else 1
-    return torch.cat([_resampled(chunk, size, step) for chunk in images.split(at_once)])
+    return torch.cat([_resample(chunk, size, step) for chunk in images.split(at_once)])
 
 
 def check_fit(size: int, fit: Fit) -> None:
-    """Refuse a size or a fit that does not exist."""
+    """Raise if a size or a fit is not valid."""
     if fit not in get_args(Fit):
         raise DataError(f"expected fit to be one of {', '.join(map(repr, get_args(Fit)))}, got {fit!r}.")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -194,7 +193,7 @@ def check_fit(size: int, fit: Fit) -> None:
 
 
 def common_size(shapes: Sequence[tuple[int, int]], fit: Fit) -> int:
-    """A size for images of different shapes: the median of the shorter sides, for "crop" the smallest, at most 128.
+    """Return a size for images of different shapes: the median shorter side, for "crop" the smallest, at most 128.
 
     Sizes from 8 on are rounded down to a multiple of 4, so that two poolings of 2 x 2 divide them.
     """
@@ -204,7 +203,7 @@ def common_size(shapes: Sequence[tuple[int, int]], fit: Fit) -> int:
 
 
 def convert_channels(images: Tensor, channels: int) -> Tensor:
-    """Images (..., channels, height, width) of bytes as grey, the mean of their colours, or grey ones as colour."""
+    """Convert images (..., channels, height, width) of bytes to grey, by the mean of the colours, or grey to colour."""
     if images.shape[-3] == channels:
         return images
     if channels == 1:
@@ -212,11 +211,11 @@ def convert_channels(images: Tensor, channels: int) -> Tensor:
     return images.repeat_interleave(channels, dim=-3)
 
 
-def _resampled(images: Tensor, size: int, step: float) -> Tensor:
-    """Sample around the centre, ``step`` pixels apart, with weights of whole numbers.
+def _resample(images: Tensor, size: int, step: float) -> Tensor:
+    """Sample around the centre, ``step`` pixels apart, with integer weights.
 
     All sums are whole numbers below 2**53, so they are exact in float64 and do not depend on the order of the axes: the
-    result commutes with turns, and is the same on every machine.
+    result commutes with quarter turns, and is the same on every machine.
     """
     reach = (size - 1) / 2 * step + 2 * max(step, 1.0)
     cut = max(0, math.floor((images.shape[-2] - 1) / 2 - reach))  # rows at both ends that no sample reaches
@@ -230,7 +229,7 @@ def _resampled(images: Tensor, size: int, step: float) -> Tensor:
 
 
 def _along_rows(values: Tensor, size: int, step: float) -> tuple[Tensor, Tensor]:
-    """Weighted sums (..., size) over the last axis, and the sums (size,) of the weights alone."""
+    """Return weighted sums (..., size) over the last axis, and the sums (size,) of the weights alone."""
     sums, totals = [], []
     for start in range(0, size, SAMPLES):
         samples: NDArray[Any] = (np.arange(start, min(start + SAMPLES, size)) - (size - 1) / 2) * step
@@ -241,9 +240,9 @@ def _along_rows(values: Tensor, size: int, step: float) -> tuple[Tensor, Tensor]
 
 
 def _weights(length: int, samples: NDArray[Any], wide: float) -> tuple[int, Tensor]:
-    """The first pixel that counts, and the weights (samples, pixels) of cubic convolution over ``wide`` pixels.
+    """Return the first pixel with a weight, and weights (samples, pixels) of cubic convolution over ``wide`` pixels.
 
-    Samples and pixels are measured from the centre: mirrored places have the same weight, to the last bit.
+    Samples and pixels are measured from the centre: mirrored positions have exactly the same weight.
     """
     centre = (length - 1) / 2
     first = max(0, math.floor(centre + samples[0] - 2 * wide))

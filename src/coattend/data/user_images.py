@@ -1,4 +1,4 @@
-"""The user's own images, from a folder or an ``.npz``: their splits, as given or by a fixed seed."""
+"""The user's own images, from a folder or an ``.npz``, with given splits or splits by a fixed seed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from coattend.data.images import Fit, common_size, fit_images
 from coattend.data.store import SPLITS, UNREADABLE, as_tensor, is_dataset, open_npz, read_dataset, sha256
 
 SEED = 0
-SHARE = 0.1  # of each class, for validation and for testing
+SHARE = 0.1  # of each class, to validate and to test on
 
 
 @dataclass(frozen=True)
 class UserImages:
-    """Images as they were found, before any of them are split off; ``stored`` is what the file says of itself."""
+    """Images as read, before splitting; ``changed`` describes new sizes, ``stored`` is the provenance in the file."""
 
     path: Path
     parts: dict[str, Split]
@@ -31,20 +31,20 @@ class UserImages:
 
     @property
     def name(self) -> str:
-        """What to call them."""
+        """Return the name of the folder, or of the file without its suffix."""
         return self.path.name if self.path.is_dir() else self.path.stem
 
     @property
     def provenance(self) -> str:
-        """How the images are split for training, what was changed, and a digest of them all."""
-        return self._described(self._splitting())
+        """Return how the images are split for training, what was changed, and a digest of all."""
+        return self._describe(self._splitting())
 
     def dataset(self) -> Dataset:
-        """For training: validation and test images that are not given are split off the training images by class."""
+        """Return a dataset to train on; missing splits are taken from the training images, class by class."""
         if len(self.classes) < 2:
             raise DataError(
                 f"{self.path}: expected at least two classes, got {list(self.classes)}; give each class a folder of "
-                "images, or a number of its own in an .npz."
+                "images, or its own number in an .npz."
             )
         if not {WHOLE, "train"} & set(self.parts):
             raise DataError(f"{self.path} has images in {' and '.join(self.parts)} only; expected train as well.")
@@ -56,17 +56,17 @@ class UserImages:
                     f"{self.path}: expected images of the class {self.classes[counts.index(0)]!r}{where}, got none; "
                     "add some or remove it."
                 )
-        splits = {**self.parts, **self._split_off()}
+        splits = {**self.parts, **self._split()}
         splits = {split: splits[split] for split in SPLITS}
         return Dataset(self.name, **splits, classes=self.classes, provenance=self.provenance)
 
     def to_test(self) -> tuple[Split, str]:
-        """For testing a network that was trained on others: the test split if there is one, else all; and which."""
+        """Return images to test a network on that was trained on others, the test split or else all, and provenance."""
         if "test" in self.parts:
-            return self.parts["test"], self._described("test split")
-        return concatenate(list(self.parts.values())), self._described("all images")
+            return self.parts["test"], self._describe("test split")
+        return concatenate(list(self.parts.values())), self._describe("all images")
 
-    def _described(self, which: str) -> str:
+    def _describe(self, which: str) -> str:
         if self.stored is not None:
             return ", ".join(filter(None, (self.stored, self.changed)))
         digests = [sha256(x.numpy()) for part in self.parts.values() for x in (part.images, part.labels)]
@@ -83,7 +83,7 @@ class UserImages:
             return "splits as given"
         return f"{' and '.join(self._missing())} split off train by seed {SEED}"
 
-    def _split_off(self) -> dict[str, Split]:
+    def _split(self) -> dict[str, Split]:
         whole, wanted = self.parts.get(WHOLE, self.parts.get("train")), self._missing()
         assert whole is not None
         if not wanted:
@@ -105,10 +105,10 @@ class UserImages:
 
 
 def read_user_images(path: Path, size: int | None = None, fit: Fit = "resize") -> UserImages:
-    """From a folder of classes, with or without splits, or from an ``.npz`` of ``images`` and ``labels``."""
+    """Read a folder of classes, with or without splits, or an ``.npz`` of ``images`` and ``labels``."""
     if path.is_dir():
-        found = read_folder(path, size, fit)
-        return UserImages(path, found.parts, found.classes, found.changed)
+        content = read_folder(path, size, fit)
+        return UserImages(path, content.parts, content.classes, content.changed)
     if path.suffix != ".npz":
         raise DataError(
             f"{path}: expected an image folder or an .npz with images and labels, got a {path.suffix} file."
@@ -117,7 +117,7 @@ def read_user_images(path: Path, size: int | None = None, fit: Fit = "resize") -
         dataset = read_dataset(path, path.stem, "write it again")
         own = UserImages(path, dataset.splits(), dataset.classes, stored=dataset.provenance)
     else:
-        whole, classes = read_arrays(path)
+        whole, classes = _read_arrays(path)
         own = UserImages(path, {WHOLE: whole}, classes)
     height, width = next(iter(own.parts.values())).images.shape[-2:]
     if size is None and height == width:
@@ -127,8 +127,8 @@ def read_user_images(path: Path, size: int | None = None, fit: Fit = "resize") -
     return replace(own, parts=parts, changed=describe_fit({(height, width)}, size, fit))
 
 
-def read_arrays(path: Path) -> tuple[Split, tuple[str, ...]]:
-    """Images with labels, and the names of the classes; the numbers themselves if they have no names."""
+def _read_arrays(path: Path) -> tuple[Split, tuple[str, ...]]:
+    """Return images with labels, and the names of the classes; their numbers if they have no names."""
     try:
         with open_npz(path) as file:
             images, labels = file["images"], file["labels"]
@@ -141,13 +141,13 @@ def read_arrays(path: Path) -> tuple[Split, tuple[str, ...]]:
     images = _channels_first(images, path)
     if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (len(images),):
         raise DataError(
-            f"{path}: expected one whole-number label per image, ({len(images)},), got {labels.dtype} {labels.shape}."
+            f"{path}: expected one integer label per image, ({len(images)},), got {labels.dtype} {labels.shape}."
         )
     if names is not None and names.ndim != 1:
         raise DataError(f"{path}: expected classes to be a list of names, got an array of shape {names.shape}.")
     present = np.unique(labels)
     classes = tuple(map(str, present if names is None else names))
-    # Without names every number must occur; with them a class may have no image, which only training refuses.
+    # Without names every number has to occur; with names a class may have no image, which only training refuses.
     whole = names is not None and len(present) and present[0] >= 0 and present[-1] < len(classes)
     if not whole and not np.array_equal(present, np.arange(len(classes))):
         raise DataError(

@@ -17,7 +17,7 @@ from coattend.models import hub
 from coattend.models.network import EquivariantNetwork
 from coattend.models.records import RunError, damaged, read_header, read_header_recipe
 from coattend.models.serialization import load_model_file, read_model_file, save_model
-from coattend.nn.observe import evaluating
+from coattend.nn.observe import evaluating, recording
 
 BEST, LAST = "best.safetensors", "last.safetensors"  # of a run: the epoch chosen on validation, and the last
 
@@ -75,8 +75,8 @@ class Classifier(nn.Module):
                 f"predict expects values from 0 to 255, got none above {float(images.max()):g}; multiply images with "
                 "values from 0 to 1 by 255."
             )
-        features: list[Tensor] = []
-        with evaluating(self), self.network.stages.register_forward_hook(lambda *call: features.append(call[-1])):
+        stages = {"stages": self.network.stages}
+        with evaluating(self), recording(self.network, lambda call: call.output, stages) as features:
             probabilities = self(images).double().softmax(1)
         check_finite(probabilities)
         poses = features[-1].relu().sum(dim=(1, 3, 4)).argmax(1)  # the strongest pose rotates with the image

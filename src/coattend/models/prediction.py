@@ -1,4 +1,4 @@
-"""Trained networks put to use on a user's own image files."""
+"""Predictions of a classifier for the user's image files, and their tables."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from coattend.models.records import RunError
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the network says of one image file, and the factor that its size was changed by."""
+class FilePrediction:
+    """The prediction for one image file, and the factor by which the image was scaled."""
 
     path: Path
     prediction: Prediction
     scale: float
 
     def line(self) -> str:
-        """For a person."""
+        """Return the line that the command line prints."""
         return f"{self.path}: {self.prediction.label}  {self.prediction.confidence:.1%}  {self.prediction.pose}"
 
 
-def predict_files(trained: Classifier, images: Sequence[Path]) -> Iterator[Answer | DataError]:
-    """Classify image files, and those in folders, one by one; a file that cannot be read gives its error.
+def predict_files(classifier: Classifier, images: Sequence[Path]) -> Iterator[FilePrediction | DataError]:
+    """Classify image files, and those in folders, one by one; yield the error of a file that cannot be read.
 
-    Colour, grey and size are brought to what the network was trained on.
+    Channels and size of the images are converted to those that the network was trained on.
     """
     if not images:
         raise RunError("predict expects image files or folders after the network; got none.")
-    channels, size, _ = trained.image_shape
+    channels, size, _ = classifier.image_shape
     for given in images:
         files = list_images(given) if given.is_dir() else [given]
         if not files:
@@ -44,43 +44,44 @@ def predict_files(trained: Classifier, images: Sequence[Path]) -> Iterator[Answe
         for file in files:
             try:
                 image = convert_channels(read_image(file), channels)
-                (prediction,) = trained.predict(fit_images(image[None], size, trained.fit))
+                (prediction,) = classifier.predict(fit_images(image[None], size, classifier.fit))
             except DataError as error:
                 yield error if str(file) in str(error) else DataError(f"{file}: {error}")
                 continue
-            yield Answer(file, prediction, 1.0 if trained.fit == "crop" else size / min(image.shape[1:]))
+            yield FilePrediction(file, prediction, 1.0 if classifier.fit == "crop" else size / min(image.shape[1:]))
 
 
-def scaling_note(trained: Classifier, answers: Sequence[Answer]) -> str | None:
-    """What a person should know where images are of another scale than they are given to the network in."""
-    scales = [answer.scale for answer in answers if answer.scale != 1]
+def scaling_note(classifier: Classifier, predictions: Sequence[FilePrediction]) -> str | None:
+    """Return which images were scaled, and to what; None if none was."""
+    scales = [file.scale for file in predictions if file.scale != 1]
     if not scales:
         return None
+    size = classifier.image_shape[1]
     by = " to ".join(dict.fromkeys(f"{scale:.3g}" for scale in (min(scales), max(scales))))
     return (
-        f"{len(scales):,} of {len(answers):,} images were scaled, by {by}, to the {trained.image_shape[1]} pixels a "
-        f"side that the network was trained on ({trained.provenance})"
+        f"{len(scales):,} of {len(predictions):,} images were scaled, by {by}, to the {size} pixels a side that the "
+        f"network was trained on ({classifier.provenance})"
     )
 
 
-def write_answers_csv(path: Path, classes: Sequence[str], answers: Sequence[Answer]) -> None:
-    """A row per image, with a column for the probability of every class."""
-    found = [(str(answer.path), answer.prediction) for answer in answers]
-    rows = [(file, p.label, p.confidence, p.pose, *p.probabilities) for file, p in found]
+def write_predictions_csv(path: Path, classes: Sequence[str], predictions: Sequence[FilePrediction]) -> None:
+    """Write a row per image, with a column for the probability of every class."""
+    named = [(str(file.path), file.prediction) for file in predictions]
+    rows = [(name, p.label, p.confidence, p.pose, *p.probabilities) for name, p in named]
     write_csv(path, ("path", "class", "confidence", "pose", *(f"p({name})" for name in classes)), rows)
 
 
-def write_answers_json(path: Path, classes: Sequence[str], answers: Sequence[Answer]) -> None:
-    """A list with an object per image."""
+def write_predictions_json(path: Path, classes: Sequence[str], predictions: Sequence[FilePrediction]) -> None:
+    """Write a list with an object per image."""
     entries = [
         {
-            "path": str(answer.path),
-            "class": answer.prediction.label,
-            "confidence": answer.prediction.confidence,
-            "pose": answer.prediction.pose,
-            "probabilities": dict(zip(classes, answer.prediction.probabilities, strict=True)),
+            "path": str(file.path),
+            "class": file.prediction.label,
+            "confidence": file.prediction.confidence,
+            "pose": file.prediction.pose,
+            "probabilities": dict(zip(classes, file.prediction.probabilities, strict=True)),
         }
-        for answer in answers
+        for file in predictions
     ]
     write_atomically(path, (json.dumps(entries, indent=1, ensure_ascii=False) + "\n").encode())
 
