@@ -93,6 +93,7 @@ def test_ratios_are_taken_round_by_round_and_given_with_their_quartiles() -> Non
     assert (found.low, found.ratio, found.high, found.limit) == (2, 3, 4, 3.5)
 
 
+@pytest.mark.slow
 def test_peak_resident_size_holds_what_a_training_step_keeps() -> None:
     batch = 64
     kept = _timing.saved_bytes(bench.without_dropout("p4cnn"), bench.random_batch(batch, 28)[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -16,27 +17,20 @@ from coattend.nn.observe import multiply_adds
 from coattend.report import contribution_figure
 from coattend.report.console import restriction_table
 from coattend.report.style import save
-from coattend.train import Recipe, RunFolder, load_trained, train
+from coattend.train import Recipe, load_trained
 from coattend.train.batches import Examples
 from coattend.train.restriction import fine_tune, restrict_trained
-from tests.train.conftest import tiny
-
-MODEL = "a_p4cnn:width=3"
+from tests.runs import SLICED, run_folder
 
 
-@pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a network trained for a moment on a little of mini."""
-    torch.set_default_dtype(torch.float32)
-    root = tmp_path_factory.mktemp("runs")
-    recipe = tiny(train_images=192, test_images=100)
-    train(MODEL, recipe, 0, root, accelerator="cpu")
-    return RunFolder.of(root, MODEL, recipe, 0).path
+@pytest.fixture
+def sliced(trained_runs: Path) -> Path:
+    return run_folder(trained_runs, SLICED)
 
 
-def test_a_run_becomes_a_smaller_network(run_folder: Path, tmp_path: Path) -> None:
+def test_a_run_becomes_a_smaller_network(sliced: Path, tmp_path: Path) -> None:
     to = tmp_path / "half.safetensors"
-    found = restrict_trained(run_folder, to, keep=2, epochs=1, images=16, train_images=128, test_images=60)
+    found = restrict_trained(sliced, to, keep=2, epochs=1, images=16, train_images=128, test_images=60)
     small = load_trained(to)
     assert restricted_poses(small.network) == found.after
     assert {len(poses) for poses in found.after.values()} == {2}
@@ -70,23 +64,25 @@ def test_a_run_becomes_a_smaller_network(run_folder: Path, tmp_path: Path) -> No
     assert again.stages[1].error == again.stages[2].error  # no fine-tuning
 
 
-def test_the_verb_prints_the_table_and_draws(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    to, picture = tmp_path / "one.safetensors", tmp_path / "one.png"
-    assert cli.restrict(str(run_folder), keep=1, to=to, epochs=0, images=4, picture=picture) == 0
+def test_the_verb_prints_the_table_and_draws(sliced: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    to, picture, data = tmp_path / "one.safetensors", tmp_path / "one.png", tmp_path / "few.npz"
+    digits = ca.data.load_data("mini").test
+    np.savez(data, images=digits.images[:100].numpy(), labels=digits.labels[:100].numpy())
+    assert cli.restrict(str(sliced), keep=1, data=str(data), to=to, epochs=0, images=4, picture=picture) == 0
     assert "Before and after" in capsys.readouterr().out
-    assert to.is_file()
+    assert restricted_poses(load_trained(to).network)
     assert picture.is_file()
 
 
-def test_targets_and_data_are_checked_before_the_work(run_folder: Path, tmp_path: Path) -> None:
+def test_targets_and_data_are_checked_before_the_work(sliced: Path, tmp_path: Path) -> None:
     there = tmp_path / "there.safetensors"
     there.write_bytes(b"")
     with pytest.raises(ValueError, match="exists already"):
-        restrict_trained(run_folder, there, keep=2)
+        restrict_trained(sliced, there, keep=2)
     with pytest.raises(ValueError, match="either keep, how many relative poses"):
-        restrict_trained(run_folder, tmp_path / "a.safetensors", images=4, test_images=4)
+        restrict_trained(sliced, tmp_path / "a.safetensors", images=4, test_images=4)
     with pytest.raises(ValueError, match="keep must be from 1 to 4"):
-        restrict_trained(run_folder, tmp_path / "a.safetensors", keep=9, images=4, test_images=4)
+        restrict_trained(sliced, tmp_path / "a.safetensors", keep=9, images=4, test_images=4)
 
 
 def test_fine_tuning_is_repeatable_and_lowers_the_loss() -> None:
