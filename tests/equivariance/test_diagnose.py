@@ -97,11 +97,11 @@ FAULTS: dict[str, tuple[Callable[[], torch.nn.Module], str, Cause, str]] = {
     ),
     "uneven padding": (
         lambda: around(torch.nn.Flatten(1, 2), torch.nn.ZeroPad2d((0, 1, 0, 1)), torch.nn.Unflatten(1, (4, 8))),
-        "4", Cause.ASYMMETRIC, "pad all four sides alike",
+        "4", Cause.ASYMMETRIC, "pad all four sides equally",
     ),
     "interpolation": (
         lambda: around(group="C8"),
-        "0", Cause.INTERPOLATION, "the 4 exact elements of C8 are exact",
+        "0", Cause.INTERPOLATION, "4 elements of C8 are exact, the others approximate",
     ),
     "per-orientation batch norm": (
         lambda: around(torch.nn.Flatten(1, 2), trained_batch_norm(32), torch.nn.Unflatten(1, (4, 8))),
@@ -247,7 +247,7 @@ def test_interpolation_is_not_called_a_fault_of_layers_that_are_sound() -> None:
     bilinear = Sequential(nn.LiftingConv2d(1, 2, 3, "C8", interpolation="bilinear"), nn.GroupPool("C8"))
     assert 'interpolation="bicubic"' in ca.diagnose(bilinear, torch.randn(2, 1, 16, 16), "C8").fault.remedy
     own = ca.diagnose(torch.nn.ReLU(), torch.randn(1, 2, 8, 16, 16), "C8")
-    assert "interpolation of the measurement itself" in own.fault.remedy
+    assert "interpolation in the measurement itself" in own.fault.remedy
 
 
 class InPlace(torch.nn.Module):

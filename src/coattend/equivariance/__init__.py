@@ -1,4 +1,4 @@
-"""The proof kit: measure equivariance, demand it, and find out what breaks it."""
+"""Measure equivariance, assert it, and diagnose what breaks it."""
 
 from coattend.equivariance.causes import Cause as Cause
 from coattend.equivariance.diagnose import diagnose as diagnose

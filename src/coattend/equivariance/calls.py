@@ -1,4 +1,4 @@
-"""The calls of all layers inside a module, recorded while it runs."""
+"""Calls of the layers inside a module, recorded while it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coattend.nn import observe
 
 @dataclass
 class Call:
-    """A module with the tensors it was called with, for x and for every exact element's g.x."""
+    """A module with the tensors that it was called with, for x and for g.x of every exact element g."""
 
     name: str
     module: nn.Module
@@ -26,12 +26,12 @@ class Call:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether the module has no layers inside."""
+        """Whether the module contains no other layers."""
         return next(self.module.children(), None) is None
 
 
 def recorded_calls(module: nn.Module, x: Tensor, group: FiniteGroup, field: Field) -> list[Call]:
-    """One pass for x, in which calls are recorded, and one per exact element to see how inputs really move."""
+    """Record the calls of one pass for x, and their inputs in one pass for every exact element."""
     calls = record(module, x)
     for g in group.exact_elements:
         for call, moved in zip(calls, record(module, field.move(x, group, g)), strict=True):
@@ -63,8 +63,8 @@ def _runner(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return run
 
 
-def first_guilty(calls: Sequence[Call], tol: float) -> Call | None:
-    """The first faulty leaf, or the innermost faulty parent none of whose children is faulty."""
+def first_faulty(calls: Sequence[Call], tol: float) -> Call | None:
+    """Return the first faulty leaf, or the innermost faulty parent that has no faulty child."""
 
     def faulty(call: Call) -> bool:
         return call.error is not None and not call.error <= tol

@@ -1,4 +1,4 @@
-"""Why a layer that was caught breaks equivariance, and what would mend it."""
+"""Why a layer breaks equivariance, and how to fix it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coattend.nn import PoseAttention, PoseConv2d
 
 
 class Cause(Enum):
-    """What can be wrong with a layer."""
+    """Reasons for which a layer is not equivariant."""
 
     STRIDE = "stride against size"
     ASYMMETRIC = "asymmetric pooling or padding"
@@ -32,11 +32,11 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True)
-class Suspect:
-    """A layer that does not commute with the group on the input it got.
+class FaultyLayer:
+    """A layer that does not commute with the group on the input that it received.
 
-    ``astray`` is the first tensor inside it that did not move like any known layout, where a child layer received one:
-    the fault then lies in the layer's own code before that child.
+    ``unmatched`` is the first tensor received by a child layer that moved like no known layout: the fault is then in
+    the layer's own code before that child.
     """
 
     module: nn.Module
@@ -45,41 +45,41 @@ class Suspect:
     group: FiniteGroup
     tol: float
     run: Callable[..., object]
-    astray: Tensor | None = None
+    unmatched: Tensor | None = None
 
 
-def explain(suspect: Suspect, safe_sizes: Callable[[], str]) -> tuple[Cause, str]:
-    """The cause, and what would mend it."""
-    module, x = suspect.module, suspect.inputs[0]
+def explain(faulty: FaultyLayer, safe_sizes: Callable[[], str]) -> tuple[Cause, str]:
+    """Return the cause and the remedy."""
+    module, x = faulty.module, faulty.inputs[0]
     built_over = getattr(module, "group", None)
     if isinstance(module, PoseConv2d) and module.group.order == 1:
         return Cause.PLAIN_CONVOLUTION, (
             "it is built over the trivial group, its filters appear in one pose only; build it over "
-            f"{suspect.group.name}."
+            f"{faulty.group.name}."
         )
-    if isinstance(built_over, FiniteGroup) and built_over != suspect.group:
+    if isinstance(built_over, FiniteGroup) and built_over != faulty.group:
         return Cause.OTHER_GROUP, (
-            f"it is built over {built_over.name}, the check is over {suspect.group.name}; use one group "
+            f"it is built over {built_over.name}, the check is over {faulty.group.name}; use one group "
             "throughout (two groups of equal order can number or move their elements differently)."
         )
     if isinstance(module, PoseAttention):
         return Cause.ATTENTION, (
-            f'{module} does not commute with {suspect.group.name}; use CoAttention with structure="group", which does '
+            f'{module} does not commute with {faulty.group.name}; use CoAttention with structure="group", which does '
             "for all weights."
         )
     window = window_of(module)
     if window is not None and x.ndim >= 4:
-        found = _window_cause(module, window, x, safe_sizes)
-        if found is not None:
-            return found
+        window_cause = _window_cause(module, window, x, safe_sizes)
+        if window_cause is not None:
+            return window_cause
     if isinstance(module, _PADS) or (isinstance(module, nn.modules.conv._ConvNd) and _pads_unevenly(module)):
-        return Cause.ASYMMETRIC, "it pads one side more than the other; pad all four sides alike."
+        return Cause.ASYMMETRIC, "it pads one side more than the other; pad all four sides equally."
     if isinstance(module, nn.modules.conv._ConvNd):
         return Cause.PLAIN_CONVOLUTION, (
             "its filters appear in one pose only; replace it by LiftingConv2d (images), GroupConv2d (maps) or "
             "ProjectionConv2d (maps to images)."
         )
-    return _by_behaviour(suspect)
+    return _by_behaviour(faulty)
 
 
 _PADS = (nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.CircularPad2d)
@@ -108,7 +108,7 @@ def _window_cause(
 
 
 def _instead_of_stride(module: nn.Module, window: Window) -> str:
-    """What a strided convolution can be replaced by; a pooling layer already is what it would be."""
+    """Return what can replace a strided convolution; nothing for a pooling layer, which is the replacement."""
     convolution = isinstance(module, (PoseConv2d, nn.modules.conv._ConvNd))
     return (
         ", or use stride 1 followed by SpatialMaxPool2d(2) on even sizes" if convolution and window.stride == 2 else ""
@@ -120,30 +120,30 @@ def _pads_unevenly(module: nn.modules.conv._ConvNd) -> bool:
     return module.padding == "same" and any(r % 2 for r in reach)
 
 
-def _by_behaviour(suspect: Suspect) -> tuple[Cause, str]:
-    """Try the two halves of the action one at a time; works on modules nobody has seen before."""
-    x, field, group = suspect.inputs[0], suspect.fields[0], suspect.group
-    output = next(tensors_in(suspect.run(*suspect.inputs))) if suspect.astray is None else suspect.astray
-    if output.ndim < image_axes(suspect.group):
+def _by_behaviour(faulty: FaultyLayer) -> tuple[Cause, str]:
+    """Apply the action on poses and that on space separately, which works for unknown modules, too."""
+    x, field, group = faulty.inputs[0], faulty.fields[0], faulty.group
+    output = next(tensors_in(faulty.run(*faulty.inputs))) if faulty.unmatched is None else faulty.unmatched
+    if output.ndim < image_axes(faulty.group):
         return Cause.FLATTENED, (
             "features that belong to poses or positions are mixed as if they were unrelated; pool over the group "
             "(GroupPool) and over positions first, or use ProjectionConv2d."
         )
     has_poses = field.kind in ("map", "poses", "channel-major fold", "pose-major fold")
-    poses_commute = not has_poses or _commutes(suspect, lambda t, f, g: _move_poses_only(t, f, group, g))
-    space_commutes = x.ndim < image_axes(group) or _commutes(suspect, lambda t, f, g: transform_image(t, group, g))
-    if suspect.astray is not None:
+    poses_commute = not has_poses or _commutes(faulty, lambda t, f, g: _move_poses_only(t, f, group, g))
+    space_commutes = x.ndim < image_axes(group) or _commutes(faulty, lambda t, f, g: transform_image(t, group, g))
+    if faulty.unmatched is not None:
         return Cause.OWN, _OWN_REMEDY
     if space_commutes and not poses_commute:
         return Cause.PER_ORIENTATION, (
             "it treats the poses of a channel differently; share parameters and statistics over the group axis "
-            "(GroupBatchNorm2d and its kin, one bias per channel, CoAttention)."
+            "(GroupBatchNorm2d and the other norms of coattend.nn, one bias per channel, CoAttention)."
         )
     if poses_commute and not space_commutes:
         return Cause.POSITION, (
             "it treats directions or positions differently (a filter in one pose, absolute coordinates, uneven "
-            "padding or cropping); make it symmetric under the group's moves of the plane, or turn its filters with "
-            "GroupConv2d."
+            "padding or cropping); make it symmetric under the action of the group, or use GroupConv2d, which turns "
+            "its filters."
         )
     return Cause.OWN, _OWN_REMEDY
 
@@ -164,14 +164,14 @@ def _move_poses_only(x: Tensor, field: Field, group: FiniteGroup, g: int) -> Ten
     return move_poses(x.unflatten(1, axes), group, g, axis).flatten(1, 2)
 
 
-def _commutes(suspect: Suspect, move: Callable[[Tensor, Field, int], Tensor]) -> bool:
-    group, field = suspect.group, suspect.fields[0]
-    straight = next(tensors_in(suspect.run(*suspect.inputs)))
-    keeps_rank = straight.ndim == suspect.inputs[0].ndim
+def _commutes(faulty: FaultyLayer, move: Callable[[Tensor, Field, int], Tensor]) -> bool:
+    group, field = faulty.group, faulty.fields[0]
+    straight = next(tensors_in(faulty.run(*faulty.inputs)))
+    keeps_rank = straight.ndim == faulty.inputs[0].ndim
     for g in group.exact_elements:
-        inputs = [move(t, f, g) for t, f in zip(suspect.inputs, suspect.fields, strict=True)]
-        moved = next(tensors_in(suspect.run(*inputs)))
+        inputs = [move(t, f, g) for t, f in zip(faulty.inputs, faulty.fields, strict=True)]
+        moved = next(tensors_in(faulty.run(*inputs)))
         expected = move(straight, field if keeps_rank else Field("image"), g)
-        if not relative_error(moved, expected) <= suspect.tol:
+        if not relative_error(moved, expected) <= faulty.tol:
             return False
     return True

@@ -1,4 +1,4 @@
-"""Find the layer that breaks equivariance, the cause, and what would mend it."""
+"""Find the layer that breaks equivariance, the cause, and the remedy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from coattend.equivariance.calls import Call, first_guilty, record, recorded_calls
-from coattend.equivariance.causes import Cause, Suspect, explain
+from coattend.equivariance.calls import Call, first_faulty, record, recorded_calls
+from coattend.equivariance.causes import Cause, FaultyLayer, explain
 from coattend.equivariance.diagnosis import Diagnosis, Fault, LayerReport
 from coattend.equivariance.error import (
     check_arguments,
@@ -36,13 +36,13 @@ def diagnose(
     input_layout: Layout | None = None,
     output_layout: Layout | Sequence[Layout | None] | None = None,
 ) -> Diagnosis:
-    """Judge every layer of a module alone on the input it gets, and name the first that breaks equivariance.
+    """Measure every layer of a module on the input that it receives, and name the first that breaks equivariance.
 
-    Works on any module. Layers whose code is in a parent's forward are found too: where all children are sound and the
-    parent is not, the parent is named. Maps that travel with channels and poses folded into one axis are recognised by
-    how they move; ``input_layout`` and ``output_layout`` say how the module's own input and outputs move where their
-    shapes do not (:func:`equivariance_error`). Outputs that are not finite are a verdict of their own, and an input
-    that holds one value only proves nothing and is refused.
+    Works on any module. Where all children are equivariant and the parent is not, the parent is named, because the
+    fault is in its forward. Maps whose channels and poses are folded into one axis are recognized by how they move;
+    ``input_layout`` and ``output_layout`` name the layouts of the module's own input and outputs where their shapes do
+    not determine them (:func:`equivariance_error`). Outputs that are not finite are reported as such, and a constant
+    input proves nothing and is refused.
     """
     check_arguments(module, x)
     check_content(x)
@@ -60,20 +60,20 @@ def diagnose(
     whole = field_of(x, group, quotients, "input", input_layout)
     with evaluating(module):
         calls = recorded_calls(module, x, group, whole)
-        judge = _Judge(group, tol, quotients, whole, output_layout)
+        errors_of_calls = _CallErrors(group, tol, quotients, whole, output_layout)
         for call in calls:
-            call.error = judge.error_of(call)
+            call.error = errors_of_calls.error_of(call)
         layers = tuple(LayerReport(c.name, type(c.module).__name__, c.error) for c in calls if c.is_leaf)
-        guilty = first_guilty(calls, tol)
-        if guilty is None:
+        faulty = first_faulty(calls, tol)
+        if faulty is None:
             return Diagnosis(group, errors, tol, layers, _interpolation_fault(calls, errors, group))
-        cause, remedy = explain(judge.suspect(guilty, calls), lambda: _size_advice(module, x))
-    fault = Fault(guilty.name, type(guilty.module).__name__, guilty.error or 0.0, cause, remedy)
+        cause, remedy = explain(errors_of_calls.faulty_layer(faulty, calls), lambda: _size_advice(module, x))
+    fault = Fault(faulty.name, type(faulty.module).__name__, faulty.error or 0.0, cause, remedy)
     return Diagnosis(group, errors, tol, layers, fault)
 
 
-class _Judge:
-    """Measures single calls."""
+class _CallErrors:
+    """Errors of single calls."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Judge:
         self.input_field, self.output_layout = input_field, output_layout
 
     def error_of(self, call: Call) -> float | None:
-        """The largest error over the exact elements, for the reading of the tensors that fits best."""
+        """Return the largest error over the exact elements, for the layouts of the tensors that fit best."""
         readings = [self._layouts(x, position, call) for position, x in enumerate(call.inputs)]
         if not all(readings):
             return None
@@ -96,7 +96,7 @@ class _Judge:
 
     def _error_as(self, call: Call, fields: Sequence[Field]) -> float | None:
         straight = list(tensors_in(call.run(*call.inputs)))
-        if call.name == "":  # what leaves the whole module has one layout; inside, folded maps will do
+        if call.name == "":  # outputs of the whole module have one layout; inside, maps may be folded
             layouts = one_per_tensor(self.output_layout, len(straight))
             pairs = zip(straight, layouts, strict=True)
             readings = [[field_of(y, self.group, self.quotients, "output", layout)] for y, layout in pairs]
@@ -114,22 +114,22 @@ class _Judge:
                     worst[tensor][i] = max(worst[tensor][i], error)
         return max(min(candidates) for candidates in worst)
 
-    def suspect(self, call: Call, calls: Sequence[Call]) -> Suspect:
-        """The call as the explanation needs it."""
+    def faulty_layer(self, call: Call, calls: Sequence[Call]) -> FaultyLayer:
+        """Return a faulty call with what :func:`explain` needs."""
         fields = tuple(self._layouts(x, position, call)[0] for position, x in enumerate(call.inputs))
         inside = (c for c in calls if c is not call and c.name.startswith(f"{call.name}." if call.name else ""))
-        astray = (t for c in inside for i, t in enumerate(c.inputs) if self._as_it_moved(t, i, c) is None)
-        return Suspect(call.module, call.inputs, fields, self.group, self.tol, call.run, next(astray, None))
+        unmatched = (t for c in inside for i, t in enumerate(c.inputs) if self._as_it_moved(t, i, c) is None)
+        return FaultyLayer(call.module, call.inputs, fields, self.group, self.tol, call.run, next(unmatched, None))
 
     def _layouts(self, x: Tensor, position: int, call: Call) -> list[Field]:
-        """The layout by which an input moved, or, where something before it went wrong, all it can be."""
+        """Return the layout by which an input moved, or, after a fault, all that it can have."""
         if call.name == "" and position == 0:
             return [self.input_field]
         moved_as = self._as_it_moved(x, position, call)
         return candidate_fields(x, self.group, self.quotients) if moved_as is None else [moved_as]
 
     def _as_it_moved(self, x: Tensor, position: int, call: Call) -> Field | None:
-        """The layout that explains how this input moved with the image, if one does."""
+        """Return the layout by which an input moved with the image, or None."""
         for candidate in candidate_fields(x, self.group, self.quotients):
             moves = (
                 relative_error(moved[position], candidate.move(x, self.group, g))
@@ -141,7 +141,7 @@ class _Judge:
 
 
 def _not_finite_fault(module: nn.Module, x: Tensor) -> Fault | None:
-    """The innermost call that makes NaN or Inf out of finite tensors, where the module returns some."""
+    """Return the innermost call that returns NaN or Inf for finite tensors, or None if the module returns neither."""
     if all(_finite(y) for y in tensors_in(module(x))):
         return None
     if not _finite(x):
@@ -151,19 +151,19 @@ def _not_finite_fault(module: nn.Module, x: Tensor) -> Fault | None:
     for call in calls:
         starts = all(map(_finite, call.inputs)) and not all(map(_finite, tensors_in(call.run(*call.inputs))))
         call.error = math.nan if starts else 0.0
-    guilty = first_guilty(calls, math.inf)
-    assert guilty is not None  # the module itself is a call that started from a finite input
-    spoiled = [
+    faulty = first_faulty(calls, math.inf)
+    assert faulty is not None  # the module itself is a call that started from a finite input
+    not_finite = [
         name
-        for name, t in itertools.chain(guilty.module.named_parameters(), guilty.module.named_buffers())
+        for name, t in itertools.chain(faulty.module.named_parameters(), faulty.module.named_buffers())
         if not _finite(t)
     ]
     remedy = (
-        f"its {' and '.join(spoiled)} hold NaN or Inf; load or train the weights again."
-        if spoiled
-        else "its parameters are finite, so it overflows or divides by zero on this input; look at the input's scale."
+        f"its {' and '.join(not_finite)} hold NaN or Inf; reload or retrain the weights."
+        if not_finite
+        else "its parameters are finite, so it overflows or divides by zero on this input; check the input's scale."
     )
-    return Fault(guilty.name, type(guilty.module).__name__, math.nan, Cause.NOT_FINITE, remedy)
+    return Fault(faulty.name, type(faulty.module).__name__, math.nan, Cause.NOT_FINITE, remedy)
 
 
 def _finite(tensor: Tensor) -> bool:
@@ -178,13 +178,15 @@ def _interpolation_fault(calls: Sequence[Call], errors: dict[int, float], group:
     exact = set(group.exact_elements)
     worst = max(error for g, error in errors.items() if g not in exact)
     approximate = (
-        f"expected for angles that do not move pixels onto pixels: the {len(exact)} exact elements of {group.name} are "
-        f"exact, the others are approximate with error {worst:.1e} for the module as a whole; "
+        f"expected for angles that do not move pixels onto pixels: {len(exact)} elements of {group.name} are exact, "
+        f"the others approximate, with error {worst:.1e} for the module as a whole; "
     )
     if not turned:
-        advice = "no layer interpolates its filters, so what is left is the interpolation of the measurement itself."
+        advice = (
+            "no layer interpolates its filters, so this is the error of the interpolation in the measurement itself."
+        )
     else:
-        advice = "5 x 5 kernels and smooth filters bring it down (docs/conventions.md has a table)."
+        advice = "5 x 5 kernels and smooth filters reduce it (docs/conventions.md has a table)."
         if any(c.module.interpolation == "bilinear" for c in turned):
             advice = f'interpolation="bicubic", {advice}'
     return Fault(call.name, type(call.module).__name__, worst, Cause.INTERPOLATION, approximate + advice)
@@ -194,4 +196,4 @@ def _size_advice(module: nn.Module, x: Tensor) -> str:
     sizes = safe_sizes(module, x)
     advice = "nearest exact input sizes: " + " and ".join(f"{h} x {w}" for h, w in sizes)
     option = getattr(module, "stride_remedy", None)  # the networks of coattend.models name theirs
-    return (advice if sizes else "no input size nearby divides") + (f", or build it with {option}" if option else "")
+    return (advice if sizes else "no input size nearby is exact") + (f", or build it with {option}" if option else "")

@@ -1,4 +1,4 @@
-"""What a diagnosis says, and how it prints."""
+"""The result of a diagnosis, and how it prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coattend.groups import FiniteGroup
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One call of one layer, judged alone on the input it got; no error where its tensors fit no known layout."""
+    """The error of one call of a layer on the input that it received; None where its tensors fit no known layout."""
 
     name: str
     layer: str
@@ -31,7 +31,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` found; prints as a short report."""
+    """The result of :func:`diagnose`; prints as a short report."""
 
     group: FiniteGroup
     errors: dict[int, float]
@@ -48,24 +48,25 @@ class Diagnosis:
         if self.fault is None:
             return f"equivariant to {self.group.name}: {self._largest}"
         name = self.fault.name or "the module itself"
-        place = f"{name} ({self.fault.layer})"
+        layer = f"{name} ({self.fault.layer})"
         if self.fault.cause is Cause.NOT_FINITE:
             head = f"the outputs are not finite, so they are not equivariant to {self.group.name}"
-            found = f"first layer that returns NaN or Inf: {place}"
+            first = f"first layer that returns NaN or Inf: {layer}"
         elif self.fault.cause is Cause.INTERPOLATION:
             exact = len(self.group.exact_elements)
             head = f"not equivariant to {self.group.name} beyond its {exact} exact elements: {self._largest}"
-            found = f"first layer whose filters are interpolated: {place}"
+            first = f"first layer whose filters are interpolated: {layer}"
         else:
             head = f"not equivariant to {self.group.name}: {self._largest}"
-            found = f"first fault: {place}, error {self.fault.error:.1e} on its own"
-        lines = [head, found, f"cause:  {self.fault.cause.value}", f"remedy: {self.fault.remedy}"]
+            first = f"first fault: {layer}, error {self.fault.error:.1e} on its own"
+        lines = [head, first, f"cause:  {self.fault.cause.value}", f"remedy: {self.fault.remedy}"]
         if self.layers:
-            judged = [(report, report.error) for report in self.layers if report.error is not None]
-            broken = [(report, error) for report, error in judged if not error <= self.tol]
+            measured = [(report, report.error) for report in self.layers if report.error is not None]
+            broken = [(report, error) for report, error in measured if not error <= self.tol]
             lines.append(
-                f"layers, each judged alone on the input it got, over {len(self.group.exact_elements)} elements: "
-                f"{len(judged) - len(broken)} sound, {len(self.layers) - len(judged)} not judged, {len(broken)} broken"
+                f"layers, each measured on the input that it received, over {len(self.group.exact_elements)} elements: "
+                f"{len(measured) - len(broken)} equivariant, {len(broken)} not, "
+                f"{len(self.layers) - len(measured)} not measured"
             )
             lines += [f"  {error:.1e}  {report.name} ({report.layer})" for report, error in broken]
         return "\n".join(lines)

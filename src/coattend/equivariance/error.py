@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coattend.equivariance.blur import compared_part, smoothed_input
 from coattend.equivariance.fields import Field, Layout, field_of, quotients_of
-from coattend.equivariance.ruler import compared_part, smoothed_input
 from coattend.groups import FiniteGroup, get_group
 from coattend.nn.observe import evaluating
 
@@ -26,7 +26,7 @@ def equivariance_error(
     input_layout: Layout | None = None,
     output_layout: Layout | Sequence[Layout | None] | None = None,
 ) -> dict[int, float]:
-    """``{g: |f(g.x) - g.f(x)| / |f(x)|}`` for every element, in evaluation mode ([RH20] Eq. 1).
+    """Return ``{g: |f(g.x) - g.f(x)| / |f(x)|}`` for every element, in evaluation mode ([RH20] Eq. 1).
 
     How tensors move is inferred from their shapes: five axes are a map (batch, channels, group, height, width), four an
     image, three (batch, channels, group) poses without positions, anything else must not change at all. For an action
@@ -34,11 +34,11 @@ def equivariance_error(
     ``output_layout`` name the layout: "map", "image", "poses", "invariant", or, for a map whose channel and
     group axes are one, "channel-major fold" or "pose-major fold". A module may return several tensors; the largest
     error counts, and ``output_layout`` may be a sequence with one entry per tensor. ``over`` names the subgroup whose
-    cosets a returned map is indexed by where no GroupPool in the module tells.
+    cosets a returned map is indexed by, which is otherwise taken from the GroupPool layers of the module.
 
-    For elements that need interpolation the input is blurred by 1.5 pixels and faded out towards the rim of the disc
-    inscribed in the image, and outputs with positions are compared inside that disc after the same blur: what the error
-    shows is then the module and not the interpolation of fine detail or corners turned out of the frame.
+    For elements that need interpolation, the input is blurred by 1.5 pixels and faded out towards the rim of the disc
+    inscribed in the image, and outputs with positions are compared inside that disc after the same blur. The error then
+    is that of the module, not that of interpolating fine detail or of corners outside of the frame.
 
     An output that is not finite has the error NaN.
     """
@@ -54,10 +54,10 @@ def equivariance_error(
     smooth = x if len(exact) == group.order else smoothed_input(x, input_field)
 
     def outputs(images: Tensor) -> list[Tensor]:
-        found = list(tensors_in(module(images)))
-        if not found:
+        tensors = list(tensors_in(module(images)))
+        if not tensors:
             raise ValueError("the module returned no tensor, so there is nothing to compare.")
-        return found
+        return tensors
 
     with evaluating(module):
         straight = outputs(x)
@@ -92,7 +92,7 @@ def assert_equivariant(
     """Raise an AssertionError that lists the elements with which the module does not commute.
 
     ``tol`` is the largest relative error allowed; by default it follows the input's dtype (1e-12 in float64). The other
-    arguments are those of :func:`equivariance_error`. An input that holds one value only proves nothing and is refused.
+    arguments are those of :func:`equivariance_error`. A constant input proves nothing and is refused.
     """
     __tracebackhide__ = True
     check_arguments(module, x)
@@ -110,7 +110,7 @@ def assert_equivariant(
 
 
 def check_arguments(module: object, x: object) -> None:
-    """Refuse what is not a module or not a tensor with something in it."""
+    """Require a module and a tensor that is not empty."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"expected a torch.nn.Module to measure, got {type(module).__name__}.")
     if not isinstance(x, Tensor):
@@ -120,17 +120,17 @@ def check_arguments(module: object, x: object) -> None:
 
 
 def check_content(x: Tensor) -> None:
-    """Refuse an input that no element changes whatever the module does: one value everywhere."""
+    """Require an input that is not constant: no element would change it, whatever the module does."""
     first = x.flatten()[0]
     if bool((x == first).all()):
         raise ValueError(
-            f"the input holds nothing but the value {first.item():g} and proves nothing: most broken modules commute "
-            "on it; pass an image with content, for example torch.randn(2, channels, height, width)."
+            f"the input is constant, {first.item():g}, and proves nothing: most modules commute on it, equivariant or "
+            "not; pass an image with content, for example torch.randn(2, channels, height, width)."
         )
 
 
 def tolerance(x: Tensor, tol: float | None) -> float:
-    """The relative error allowed: the caller's, else what rounding alone can amount to in a network of this dtype."""
+    """Return the relative error allowed: the given one, else what rounding amounts to in a network of this dtype."""
     if tol is None:
         return TOLERANCE.get(x.dtype, TOLERANCE[torch.float32])
     if isinstance(tol, bool) or not isinstance(tol, (int, float)) or not 0 <= tol < math.inf:
@@ -139,7 +139,7 @@ def tolerance(x: Tensor, tol: float | None) -> float:
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """``|actual - expected| / |expected|``, infinite for shapes that differ and absolute where nothing is expected."""
+    """Return ``|actual - expected| / |expected|``; infinite for unequal shapes, absolute where expected is 0."""
     if actual.shape != expected.shape:
         return float("inf")
     actual, expected = actual.detach().to(torch.float64), expected.detach().to(torch.float64)
@@ -149,7 +149,7 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:
-    """All tensors of a module's output, whatever containers they come in."""
+    """Yield all tensors of a module's output, from containers of any kind."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
@@ -161,7 +161,7 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
 
 
 def one_per_tensor(layout: Layout | Sequence[Layout | None] | None, tensors: int) -> Sequence[Layout | None]:
-    """The layout of every tensor that a module returned."""
+    """Return the layout of every tensor that a module returned."""
     if layout is None or isinstance(layout, str):
         return [layout] * tensors
     if len(layout) != tensors:
@@ -170,6 +170,6 @@ def one_per_tensor(layout: Layout | Sequence[Layout | None] | None, tensors: int
 
 
 def _largest(errors: Iterable[float]) -> float:
-    """The largest; NaN if one is, which ``max`` would lose."""
-    found = list(errors)
-    return math.nan if any(map(math.isnan, found)) else max(found)
+    """Return the largest, or NaN if one of them is; ``max`` may ignore NaN."""
+    values = list(errors)
+    return math.nan if any(map(math.isnan, values)) else max(values)

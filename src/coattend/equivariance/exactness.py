@@ -1,4 +1,4 @@
-"""Is a network exactly equivariant at an input size? Measured on a copy with generic weights."""
+"""Whether a network is exactly equivariant at an image size, measured on a copy with generic weights."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from coattend.nn import GroupBatchNorm2d, PoseAttention, PoseConv2d
 from coattend.nn.observe import estimate_norm_statistics, evaluating
 
 IMAGES = 2
-TOLERANCE = 1e-10  # of what differs between images; rounding of float64 amounts to some 1e-14
-LEAST_SPREAD = 1e-4  # below it what differs between images is too small a part of the outputs to be measured
-DRAWS = 5  # a narrow network may happen to be dead, its outputs constant
-PERTURBATION = 0.3  # of a parameter's proper size
+TOLERANCE = 1e-10  # relative to the difference between images; rounding in float64 amounts to about 1e-14
+LEAST_SPREAD = 1e-4  # smaller differences between images, relative to the outputs, cannot be measured
+DRAWS = 5  # with some weights a narrow network has constant outputs
+PERTURBATION = 0.3  # relative to the scale of a parameter
 
 
 @dataclass(frozen=True)
 class Exactness:
-    """Whether a model was shown to be exact at a size; where it was not, the reason.
+    """Whether a model was shown to be exact at a size, and the reason if it was not.
 
-    ``size_matters`` where the model was measured and did not commute, so that it may at another size.
+    ``size_matters``: the model was measured and did not commute, so that it may at another size.
     """
 
     proven: bool
@@ -36,24 +36,24 @@ class Exactness:
 
 
 def is_exact(model: nn.Module, size: int | tuple[int, int]) -> bool:
-    """Whether the model commutes exactly with the group it is built over for images of this size, measured.
+    """Measure whether the model commutes exactly with its group for images of this size.
 
     ``size`` is a number of pixels or (height, width). A copy of the model in float64 gets generic values for all
-    parameters and norm statistics, so that no bias that happens to be zero hides anything, and is run on random
-    images and on their moves. True means that it commuted, to rounding (1e-10), with the generators of every group
-    among its layers, and so with every element. The result holds for other weights too. The model itself, its mode and
-    the state of torch's random generator stay as they are. The cost is that of a few passes of two images in float64.
+    parameters and norm statistics, so that no parameter that happens to be zero hides a fault, and is run on random
+    images and on these images moved. True means that it commutes up to rounding (1e-10) with the generators of every
+    group among its layers, and so with every element. The result holds for other weights, too. The model, its mode and
+    the state of torch's random generator do not change. The cost is that of a few passes of two images in float64.
 
-    False means "not shown", whatever the reason: it does not commute, it has interpolated filters (C8, D6) or attention
-    of a structure that is not the group's, no layer over a group, outputs that are constant or not finite, or it cannot
-    be run in float64. :func:`coattend.diagnose` finds the layer. A network over the trivial group is exact in the
-    sense that there is nothing to commute with, and invariant to nothing.
+    False means "not shown": the model does not commute, it has interpolated filters (C8, D6), attention that is not
+    equivariant, no layer over a group, outputs that are constant or not finite, or it cannot be run in float64.
+    :func:`coattend.diagnose` finds the layer. A network over the trivial group is exact, because there is nothing to
+    commute with, and invariant to nothing.
     """
     return exactness(model, size).proven
 
 
 def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
-    """What :func:`is_exact` returns, with the reason."""
+    """Return what :func:`is_exact` returns, with the reason."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"is_exact expects a torch.nn.Module, got {type(model).__name__}.")
     height, width = _height_and_width(size)
@@ -81,11 +81,11 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
         torch.manual_seed(0)
         try:
             for _ in range(DRAWS):
-                images = _chance((IMAGES, in_channels, height, width), _device(model))
-                found = _measured(_generic_copy(model, images), images, acting)
-                if found.proven or found.size_matters:
+                images = _normal((IMAGES, in_channels, height, width), _device(model))
+                result = _measured(_generic_copy(model, images), images, acting)
+                if result.proven or result.size_matters:
                     break
-            return found
+            return result
         except (RuntimeError, TypeError) as error:
             return Exactness(False, f"its copy in float64 cannot be run on these images ({str(error).splitlines()[0]})")
 
@@ -98,26 +98,26 @@ def _height_and_width(size: object) -> tuple[int, int]:
 
 
 def _generic_copy(model: nn.Module, images: Tensor) -> nn.Module:
-    """The same architecture in float64 with weights that no accident holds for: no zeros, no equal statistics."""
+    """Return the model in float64 with generic weights: no zeros, no equal statistics."""
     computed = {id(t): t.detach() for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor)}
     # Pruning sets tensors with a history, which deepcopy refuses to copy.
-    twin = copy.deepcopy(model, computed).to(device=images.device, dtype=torch.float64)
-    GroupBatchNorm2d.convert_sync_batchnorm(twin, False)  # other processes do not take part
+    copied = copy.deepcopy(model, computed).to(device=images.device, dtype=torch.float64)
+    GroupBatchNorm2d.convert_sync_batchnorm(copied, False)  # other processes do not take part
     with torch.no_grad():
-        for name, parameter in twin.named_parameters():
+        for name, parameter in copied.named_parameters():
             _make_generic(name, parameter)
-        estimate_norm_statistics(twin, [images])  # activations of moderate size in every layer
-        for module in twin.modules():
+        estimate_norm_statistics(copied, [images])  # activations of moderate size in every layer
+        for module in copied.modules():
             mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
             if isinstance(mean, Tensor) and isinstance(variance, Tensor):
-                mean.add_(PERTURBATION * variance.sqrt() * _chance(mean.shape, mean.device))
-                variance.mul_(torch.exp(PERTURBATION * _chance(variance.shape, variance.device)))
-    return twin
+                mean.add_(PERTURBATION * variance.sqrt() * _normal(mean.shape, mean.device))
+                variance.mul_(torch.exp(PERTURBATION * _normal(variance.shape, variance.device)))
+    return copied
 
 
 def _make_generic(name: str, parameter: Tensor) -> None:
-    """Scale weights so that signals neither fade nor grow from layer to layer, and move every value by chance."""
-    noise = _chance(parameter.shape, parameter.device)
+    """Scale weights so that activations keep their size from layer to layer, and add noise to every value."""
+    noise = _normal(parameter.shape, parameter.device)
     size = parameter.square().mean().sqrt()
     if parameter.ndim >= 2:
         proper = math.sqrt(2 * len(parameter) / parameter.numel())
@@ -130,13 +130,13 @@ def _make_generic(name: str, parameter: Tensor) -> None:
 
 
 def _device(model: nn.Module) -> torch.device:
-    """Where to measure: where the model is, unless float64 is missing there."""
+    """Return the device of the model, or the CPU if float64 is not available there."""
     device = next(model.parameters()).device
     return device if device.type in ("cpu", "cuda") else torch.device("cpu")
 
 
-def _chance(shape: Sequence[int], device: torch.device) -> Tensor:
-    """Normal numbers of the CPU's generator, the same on every device."""
+def _normal(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Return normal numbers from the generator of the CPU, equal on every device."""
     return torch.randn(tuple(shape), dtype=torch.float64).to(device)
 
 
@@ -165,16 +165,16 @@ def _measured(model: nn.Module, images: Tensor, groups: Sequence[FiniteGroup]) -
 
 
 def _generators(group: FiniteGroup) -> list[int]:
-    """A few elements whose products are the whole group: what commutes with them commutes with all."""
-    found: list[int] = []
+    """Return a few elements that generate the group: what commutes with them commutes with all."""
+    generators: list[int] = []
     for g in group.elements:
-        if g not in group.generate(found):
-            found.append(g)
-    return found
+        if g not in group.generate(generators):
+            generators.append(g)
+    return generators
 
 
 def _spread(y: Tensor) -> float | None:
-    """How much an output differs between images; None where that does not measure anything."""
+    """Return how much an output differs between images, or None if it does not."""
     if y.ndim == 0 or len(y) != IMAGES or not y.is_floating_point() or not y.isfinite().all():
         return None
     spread = torch.linalg.vector_norm(y - y.mean(0, keepdim=True)).item()

@@ -1,4 +1,4 @@
-"""Windows that slide over an image: kernel, stride and padding of any layer, and the sizes they divide."""
+"""Sliding windows: kernel, stride and padding of any layer, and the image sizes that they divide."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Window:
     ceil_mode: bool = False
 
     def left_over(self, size: int) -> int:
-        """Pixels on one side that no window covers; zero is the condition for exact equivariance."""
+        """Return how many pixels on one side no window covers; 0 is the condition for exact equivariance."""
         return (size + 2 * self.padding - self.kernel) % self.stride
 
 
 def window_of(module: nn.Module) -> Window | None:
-    """The window of a convolution or pooling layer, of this library or of torch; None for other layers."""
+    """Return the window of a convolution or pooling layer, of this library or of torch; None for other layers."""
     if isinstance(module, PoseConv2d):
         return Window(module.dilation * (module.kernel_size - 1) + 1, module.stride, module.padding)
     if isinstance(module, (SpatialMaxPool2d, SpatialAvgPool2d)):
@@ -46,7 +46,7 @@ def window_of(module: nn.Module) -> Window | None:
 
 
 def divides(module: nn.Module, x: Tensor) -> bool:
-    """Whether every strided window inside the module covers the maps it gets when the input is ``x``."""
+    """Return whether every strided window inside the module covers the maps that it receives for the input ``x``."""
 
     def leaves_pixels(call: Call) -> bool | None:
         window = window_of(call.layer)
@@ -60,29 +60,29 @@ def divides(module: nn.Module, x: Tensor) -> bool:
 
 
 def safe_sizes(module: nn.Module, x: Tensor, reach: int = 32) -> list[tuple[int, int]]:
-    """The nearest input sizes (height, width), one smaller and one larger, at which all strides divide."""
+    """Return the nearest input sizes (height, width), one smaller and one larger, at which all strides divide."""
     if not isinstance(module, nn.Module) or not isinstance(x, Tensor) or x.ndim < 4:
         raise ValueError(
             f"safe_sizes expects a torch.nn.Module and an input (batch, channels, ..., height, width) for it, got "
             f"{type(module).__name__} and {tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}."
         )
     height, width = x.shape[-2:]
-    found = []
+    sizes = []
     for direction in (-1, 1):
         for step in range(reach + 1):
             size = (height + direction * step, width + direction * step)
             if min(size) < 1 or (step == 0 and direction == 1):
                 continue
             if _accepts_and_divides(module, x.new_zeros(1, *x.shape[1:-2], *size)):
-                found.append(size)
+                sizes.append(size)
                 break
-    return sorted(set(found))
+    return sorted(set(sizes))
 
 
 def _accepts_and_divides(module: nn.Module, x: Tensor) -> bool:
     try:
         return divides(module, x)
-    except (ValueError, RuntimeError):  # too small for a kernel, or a linear layer behind it fixes the size
+    except (ValueError, RuntimeError):  # too small for a kernel, or a linear layer fixes the size
         return False
 
 

@@ -12,7 +12,7 @@ from coattend.models.registry import model_entry
 
 
 def exactness_line(network: EquivariantNetwork, size: tuple[int, int]) -> str:
-    """One line for the user: whether the network is exact on images of this size, and what would make it so."""
+    """Return one line for the user: whether the network is exact on images of this size, and what would make it so."""
     name = type(network).__name__ if network.config is None else network.config.model
     if network.group.order == 1:
         return f"{name} is a plain network, equivariant to translations only"
@@ -24,7 +24,7 @@ def exactness_line(network: EquivariantNetwork, size: tuple[int, int]) -> str:
 
 
 def _remedies(network: EquivariantNetwork, size: tuple[int, int]) -> str:
-    """The nearest sizes and the option that make a network exact, measured on a narrow one of the same layers."""
+    """Return the nearest sizes and the option that make a network exact, measured on a narrow copy of it."""
     if network.config is None:
         return ""
     model, options = network.config.model, dict(network.config.options)

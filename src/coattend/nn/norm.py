@@ -113,7 +113,10 @@ class GroupBatchNorm2d(_BatchNorm):
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """A differentiable all-reduce: the gradient of the sum is summed over the processes, too."""
+    """A differentiable all-reduce: the gradient of the sum is summed over the processes, too.
+
+    ``torch.distributed.nn.functional.all_reduce`` is deprecated, and its successor private.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

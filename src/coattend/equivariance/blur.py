@@ -1,4 +1,4 @@
-"""What is compared where a move needs interpolation: the part of a tensor that interpolation moves faithfully."""
+"""Restrict tensors to the part that interpolation moves accurately, for comparisons that need interpolation."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ BLUR = 1.5  # standard deviation in pixels; ReLU over C8 and C32 then measures 0
 
 
 def smoothed_input(x: Tensor, field: Field) -> Tensor:
-    """The input without what the grid is too coarse to turn: blurred, then faded out towards the inscribed disc's rim.
+    """Return the input blurred, then faded out towards the rim of the inscribed disc.
 
-    A move of it is another image of the same scene, not an image with artefacts of interpolation.
+    It holds no detail that the grid is too coarse to turn, so that a moved input has no artefacts of interpolation.
     """
     return _faded(_blurred(x)) if field.has_positions(x) else x
 
 
 def compared_part(y: Tensor, field: Field) -> Tensor:
-    """The part of an output that tells the module from the ruler: inside the inscribed disc, without fine detail.
+    """Return the part of an output that interpolation moves accurately: inside the inscribed disc, blurred.
 
-    Linear, and applied to both sides of a comparison alike, so that what commutes with interpolation is measured as
-    exact.
+    The function is linear and applied to both sides of a comparison, so that what commutes with interpolation is
+    measured as exact.
     """
     return _blurred(_faded(y)) if field.has_positions(y) else y
 
