@@ -20,6 +20,14 @@ def _exact_and_repeatable() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _kernels() -> None:
+    """Build the kernels before any test, so that no test sees the announcement."""
+    from coattend.functional import build_kernels
+
+    build_kernels()
+
+
 @pytest.fixture(scope="session")
 def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of runs that :mod:`tests.runs` describes; not to be written into."""

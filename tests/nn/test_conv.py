@@ -166,3 +166,41 @@ def test_a_layer_prints_as_a_signature() -> None:
     text = repr(nn.LiftingConv2d(1, 2, 5, "C8", stride=2, padding=1, bias=False))
     geometry = "1, 2, kernel_size=5, stride=2, group=C8, padding=1, bias=False, interpolation=bicubic"
     assert text == f"LiftingConv2d({geometry})"
+
+
+CONVOLUTIONS = {
+    "lift": lambda **o: nn.LiftingConv2d(2, 3, 3, "C8", **o),
+    "group": lambda **o: nn.GroupConv2d(2, 3, 3, "C8", **o),
+    "restricted": lambda **o: nn.GroupConv2d(16, 16, 3, "C8", relative=(0, 4), **o),
+    "projection": lambda **o: nn.ProjectionConv2d(2, 3, 3, "C8", attention=True, **o),
+    "slice": lambda **o: nn.SliceCoAttentiveConv2d(2, 3, 3, "C8", **o),
+    "cycle": lambda **o: nn.CycleConv2d(2, 3, 3, **o),
+    "isotonic": lambda **o: nn.IsotonicConv2d(2, 3, 3, relative=(0, 1), **o),
+    "decycle": lambda **o: nn.DecycleConv2d(2, 3, 3, attention=True, **o),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_device_and_dtype_are_those_of_every_tensor(name: str) -> None:
+    layer = CONVOLUTIONS[name](device="meta", dtype=torch.float16)
+    real = [t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()]
+    assert {t.dtype for t in real} == {torch.float16}
+    assert all(t.is_meta for t in (*layer.parameters(), *layer.buffers()))
+    torch.manual_seed(3)
+    single = CONVOLUTIONS[name](dtype=torch.float32)
+    torch.manual_seed(3)
+    assert repr(CONVOLUTIONS[name](dtype=torch.float32).state_dict()) == repr(single.state_dict())
+    shape = (1, single.in_channels, *((single.group.order,) if single.input_on_group else ()), 5, 5)
+    assert single(torch.randn(shape, dtype=torch.float32)).dtype == torch.float32
+    fresh = CONVOLUTIONS[name](device="meta", dtype=torch.float32).to_empty(device="cpu")
+    fresh.load_state_dict(single.state_dict())
+    x = torch.randn(shape, dtype=torch.float32)
+    assert torch.equal(fresh(x), single(x))
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_equal_pairs_are_single_numbers_and_unequal_ones_are_refused(name: str) -> None:
+    pairs = CONVOLUTIONS[name](stride=(2, 2), padding=[1, 1], dilation=(2, 2))
+    assert repr(pairs) == repr(CONVOLUTIONS[name](stride=2, padding=1, dilation=2))
+    with pytest.raises(ValueError, match=rf"{type(pairs).__name__} expects the same stride along height and width"):
+        CONVOLUTIONS[name](stride=(1, 2))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coattend.functional.dispatch import autocasts
+from coattend.functional.geometry import Geometry, check_fits
 from coattend.groups import FiniteGroup
 from coattend.groups.integers import whole_number
 
@@ -134,9 +135,20 @@ def check_rows(function: str, rows: tuple[int, ...], channel_step: int, planes: 
         )
 
 
-def check_input(function: str, x: Tensor, weight: Tensor, groups: int, order: int | None = None) -> None:
-    """Require an image, or with ``order`` a map, with as many channels as the filters of a convolution read."""
-    axes = IMAGE if order is None else MAP
+def check_parameters(function: str, weight: Tensor, bias: Tensor | None, group: FiniteGroup, rank: int) -> None:
+    """Require the filters of a convolution, one bias per output channel or none, and a group."""
+    check_group(function, group)
+    check_tensor(function, "weight", weight, "(out, in, k, k)" if rank == 4 else "(out, in, slices, k, k)", rank)
+    if bias is None:
+        return
+    check_tensor(function, "bias", bias, "(out,)", 1)
+    if len(bias) != len(weight):
+        raise ValueError(f"{function} expects one bias for each of {len(weight)} output channels, got {len(bias)}.")
+
+
+def check_input(function: str, x: Tensor, weight: Tensor, geometry: Geometry, order: int | None) -> None:
+    """Require an image, or with ``order`` a map, that the filters of a convolution fit."""
+    axes, groups = IMAGE if order is None else MAP, geometry.groups
     check_tensor(function, "x", x, axes, 4 if order is None else 5)
     channels = weight.shape[1] * groups
     if x.shape[1] != channels or len(weight) % groups or order not in (None, x.shape[2]):
@@ -152,15 +164,7 @@ def check_input(function: str, x: Tensor, weight: Tensor, groups: int, order: in
             f"{function} expects x in the dtype of the weight, {weight.dtype}, got {x.dtype}; convert one of them or "
             "run under torch.autocast."
         )
-
-
-def check_bias(function: str, bias: Tensor | None, channels: int) -> None:
-    """Require one bias per output channel, or none."""
-    if bias is None:
-        return
-    check_tensor(function, "bias", bias, "(out,)", 1)
-    if len(bias) != channels:
-        raise ValueError(f"{function} expects one bias for each of {channels} output channels, got {len(bias)}.")
+    check_fits(function, x, geometry)
 
 
 def checked_relative(

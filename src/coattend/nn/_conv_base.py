@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from coattend.functional import build_kernels
 from coattend.functional.checks import checked_relative
-from coattend.functional.convolution import repeat_bias
 from coattend.functional.geometry import Geometry, Size, check_fits, checked_geometry
+from coattend.functional.planes import repeat_bias
 from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
 from coattend.nn.checks import check_dtype, check_image, check_integer, check_map, check_planar
 from coattend.nn.tables import TabledModule

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coattend.functional._kernels.library import LIBRARY, define, save_first_two
 from coattend.functional.checks import check_one_device
-from coattend.functional.convolution import planes_conv2d
+from coattend.functional.planes import planes_conv2d
 
 
 def convolution_backward(

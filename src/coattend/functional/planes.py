@@ -1,0 +1,73 @@
+"""Plain convolutions between the planes of images and maps: the poses of a map are among the channels."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coattend.functional.dispatch import autocasts, decomposes, is_eager
+from coattend.functional.geometry import Geometry
+from coattend.functional.tables import BlockTables
+
+# On CPUs a batch is convolved in parts whose intermediate planes are still in the cache when they are read again. Parts
+# of responses are also small enough that the allocator reuses their memory: fresh pages cost more than the attention.
+BLOCK_BYTES = 4 * 2**20
+RESPONSE_BYTES = 12 * 2**20
+
+
+def planes_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    poses: int | None,
+) -> Tensor:
+    """Apply ``conv2d`` to the planes of an image or a map; the result is a map with ``poses``, else an image."""
+    y = F.conv2d(x.flatten(1, -3), weight, bias, stride, padding, dilation, groups)
+    return y if poses is None else y.unflatten(1, (-1, poses))
+
+
+def convolve_planes(
+    x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, poses: int | None = None
+) -> Tensor:
+    """Apply :func:`planes_conv2d` in any padding mode."""
+    _, stride, padding, dilation, groups, padding_mode = geometry
+    if padding_mode != "zeros" and padding > 0:
+        x = F.pad(x.flatten(1, -3), (padding,) * 4, mode=padding_mode)
+        padding = 0
+    if torch.compiler.is_compiling() and not decomposes(x) and not autocasts(x):
+        return torch.ops.coattend.convolution(x, bank, bias, stride, padding, dilation, groups, poses)
+    return planes_conv2d(x, bank, bias, stride, padding, dilation, groups, poses)
+
+
+def convolve_blocks(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, tables: BlockTables) -> Tensor:
+    """Gather the planes that the blocks of a map read, convolve the blocks as channel groups, sort what they write."""
+    by_block = geometry._replace(groups=len(tables.layout.outputs) * geometry.groups)
+    biases = None if bias is None else tables.layout.biases(bias, geometry.groups)
+    image_bytes = len(tables.input_planes) * x.shape[-2:].numel() * x.element_size()
+    maps = []
+    for part in batch_parts(x.flatten(1, 2), image_bytes, BLOCK_BYTES):
+        planes = convolve_planes(part.index_select(1, tables.input_planes), bank, biases, by_block)
+        maps.append(planes.index_select(1, tables.output_planes).unflatten(1, (-1, tables.layout.outputs.numel())))
+    return torch.cat(maps) if len(maps) > 1 else maps[0]
+
+
+def batch_parts(x: Tensor, image_bytes: int, most: int | None) -> tuple[Tensor, ...]:
+    """Split a batch on a CPU so that each part needs at most so many bytes; graphs get it whole."""
+    if most is None or x.device.type != "cpu" or not is_eager(x):
+        return (x,)
+    return x.split(max(1, most // max(1, image_bytes)))
+
+
+def repeat_bias(bias: Tensor | None, poses: int) -> Tensor | None:
+    """Return one bias per plane of a map, given one per channel."""
+    return None if bias is None else bias.repeat_interleave(poses)
+
+
+def add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
+    """Add one bias per channel, the second axis."""
+    return y if bias is None else y + bias.reshape(-1, *(1 for _ in y.shape[2:]))
