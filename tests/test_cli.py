@@ -233,7 +233,7 @@ def test_ctrl_c_promises_to_go_on_only_where_it_does(
     ended = coattend(verb)
     assert ended.returncode == 130
     assert "stopped" in ended.stderr
-    assert ("the same command goes on" in ended.stderr) == resumes
+    assert ("the same command continues" in ended.stderr) == resumes
 
 
 def test_nothing_is_interrupted_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

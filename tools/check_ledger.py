@@ -23,8 +23,8 @@ import tyro
 from rich.console import Console
 
 from coattend.train import RunFolder
+from coattend.train.history import Epoch
 from coattend.train.record import curves_of, read_records
-from coattend.train.run import Epoch
 
 RESULTS = Path(__file__).parents[1] / "results" / "runs.jsonl"
 

@@ -553,7 +553,9 @@ def main() -> None:
         _end(f"coattend: not enough memory ({reason}); take a smaller network, batch or images.", 2)
     except KeyboardInterrupt:
         resumes = sys.argv[1] in ("train", "compare", "reproduce")
-        _end("\ncoattend: stopped" + ("; the same command goes on from the last whole epoch." if resumes else "."), 130)
+        _end(
+            "\ncoattend: stopped" + ("; the same command continues from the last whole epoch." if resumes else "."), 130
+        )
 
 
 def _end(message: str, code: int) -> NoReturn:

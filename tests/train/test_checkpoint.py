@@ -12,7 +12,7 @@ import torch
 
 from coattend.train import RunError, RunFolder, train
 from coattend.train.checkpoint import Checkpoint, checkpoint_bytes
-from coattend.train.run import Best
+from coattend.train.history import Best
 from tests.train.conftest import tiny
 
 MODEL = "p4cnn:width=1"

@@ -1,4 +1,4 @@
-"""Relative poses drop out during training; stopped in between, a run goes on as if it had not been."""
+"""Relative poses drop out during training; a run that is stopped in between continues as if it had not been."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_classes_are_matched_by_name(run: Path, tmp_path: Path) -> None:
     assert whole.labels.tolist() == [0] * 5 + [1] * 5 + [2] * 5
     part = evaluated(str(run), str(write_images(tmp_path / "part", ("bee", "cat"))))
     assert part.labels.tolist() == [1] * 4 + [2] * 4
-    assert part.found.predictions.tolist() == whole.found.predictions[[5, 6, 7, 8, 10, 11, 12, 13]].tolist()
+    assert part.evaluation.predictions.tolist() == whole.evaluation.predictions[[5, 6, 7, 8, 10, 11, 12, 13]].tolist()
     single = evaluated(str(run), str(write_images(tmp_path / "single", ("cat",), count=1)))
     assert single.labels.tolist() == [2]
 
@@ -125,7 +125,10 @@ def test_errors_and_recall_of_every_class(
     wrong = [
         (name, CLASSES[truth], CLASSES[answer])
         for name, truth, answer in zip(
-            tested.held_out.split.names or (), tested.labels.tolist(), tested.found.predictions.tolist(), strict=True
+            tested.held_out.split.names or (),
+            tested.labels.tolist(),
+            tested.evaluation.predictions.tolist(),
+            strict=True,
         )
         if truth != answer
     ]
@@ -135,9 +138,9 @@ def test_errors_and_recall_of_every_class(
     assert confidences == sorted(confidences, reverse=True)
     assert all(1 / 3 <= confidence <= 1 for confidence in confidences)
     for label, name in enumerate(CLASSES):
-        right = int((tested.found.predictions[tested.labels == label] == label).sum())
-        assert f"  {name}: {right} of 5 right ({right / 5:.1%})" in printed
-    taken = tested.found.predictions[tested.labels == 0].bincount(minlength=3).tolist()
+        right = int((tested.evaluation.predictions[tested.labels == label] == label).sum())
+        assert f"  {name}: {right} of 5 correct ({right / 5:.1%})" in printed
+    taken = tested.evaluation.predictions[tested.labels == 0].bincount(minlength=3).tolist()
     for answer in (1, 2):
         assert (f", {taken[answer]} as {CLASSES[answer]}" in printed) == bool(taken[answer])
     assert f"wrote {len(wrong)} misclassified images to errors.csv" in printed
@@ -249,6 +252,6 @@ def test_a_folder_of_all_sizes_is_trained_on_as_it_is(
 
 def test_a_file_without_its_recipe_is_tested_on_what_is_given(tmp_path: Path) -> None:
     run = saved(tmp_path, recipe=False)
-    with pytest.raises(RunError, match="does not say what it was trained on; choose the images with --data"):
+    with pytest.raises(RunError, match="does not name its training data; choose the images with --data"):
         evaluated(str(run), None)
     assert len(evaluated(str(run), "own").labels) == 3  # its provenance tells that these are the training images

@@ -142,7 +142,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
 def test_divergence_names_step_layer_and_remedy(tmp_path: Path) -> None:
     recipe = tiny(lr=1e4, optimizer="sgd", epochs=6, schedule="constant", explode=20.0)
     with pytest.raises(
-        RunError, match=r"diverged: the loss is .* at step \d+ .*largest activation .*is that of .*clip=2.3"
+        RunError, match=r"diverged: the loss is .* at step \d+ .*largest activation is .*, in .*clip=2.3"
     ):
         train("p4cnn:width=2", recipe, 0, tmp_path)
     folder = RunFolder.of(tmp_path, "p4cnn:width=2", recipe, 0)

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from coattend.train import progress
-from coattend.train.run import Epoch
+from coattend.train.history import Epoch
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, width: int, title: str) -> str:

@@ -87,7 +87,7 @@ def test_ctrl_c_is_answered_and_nothing_is_lost(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped; the same command goes on from the last whole epoch" in output
+    assert "stopped; the same command continues from the last whole epoch" in output
     assert "Traceback" not in output
     assert folder.checkpoint.is_file()
 

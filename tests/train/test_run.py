@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from coattend.train import Result, Run, RunError, RunFolder, changed, get_recipe
+from coattend.train.history import read_history
 from coattend.train.predictions import read_predictions
 from coattend.train.record import read_records
 from coattend.train.row import read_comparison
-from coattend.train.run import read_history
 
 DESCRIPTION = {
     "model": "p4cnn", "recipe": {"name": "quick", "data": "mini", "epochs": 2}, "seed": 0, "provenance": "made",

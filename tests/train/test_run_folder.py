@@ -159,7 +159,9 @@ def test_a_full_disk_is_one_sentence_with_what_to_do(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training if target == "save_weights" else RunFolder, target, full)
-    with pytest.raises(RunError, match=r"could not write into .*: No space left on device .*the same command goes on"):
+    with pytest.raises(
+        RunError, match=r"could not write into .*: No space left on device .*the same command continues"
+    ):
         train(MODEL, tiny(**SMALL), 0, tmp_path)
 
 
@@ -169,7 +171,7 @@ def test_tensorboard_stops_no_training(
 ) -> None:
     monkeypatch.setattr(f"torch.utils.tensorboard.SummaryWriter.{method}", full)
     assert train(MODEL, tiny(**SMALL), 0, tmp_path).error
-    assert capsys.readouterr().err.count("TensorBoard gets nothing more") == 1
+    assert capsys.readouterr().err.count("no more TensorBoard logs") == 1
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True])

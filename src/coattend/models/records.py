@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,11 @@ def checked(
     return values
 
 
+def known_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are fields of a dataclass; files of other versions may have more."""
+    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
+
+
 def damaged(path: Path, reason: str) -> RunError:
     """Return the error for a file that cannot be used."""
     return RunError(f"{path} is damaged ({reason}); restore it from a copy, or train again into another folder.")
@@ -84,4 +90,17 @@ def parsed(path: Path, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
+        raise damaged(path, str(error)) from error
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file."""
+    return parsed(path, read_text(path))
+
+
+def read_text(path: Path) -> str:
+    """Read a file of UTF-8 text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
         raise damaged(path, str(error)) from error

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from coattend.models import list_models, model_entry
 from coattend.models.records import RunError
+from coattend.train.history import Epoch
 from coattend.train.record import Record
 from coattend.train.row import IncomparableError, Row, difference, grouped, paired, read_comparison, rows_of
-from coattend.train.run import Epoch, Result, Run
+from coattend.train.run import Result, Run
 from coattend.train.run_folder import RunFolder
 
 

@@ -1,4 +1,4 @@
-"""Batches of tensors that are all in memory, in an order that depends on seed and epoch alone."""
+"""Batches of tensors in memory, in an order that depends on seed and epoch only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coattend.train.recipe import Recipe
 
 @dataclass(frozen=True)
 class Examples:
-    """Preprocessed images and labels on the device that trains."""
+    """Preprocessed images and labels on the training device."""
 
     images: Tensor
     labels: Tensor
@@ -25,7 +25,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The three splits as the network sees them; valid is empty where the recipe trains on it."""
+    """The three splits, preprocessed; ``valid`` is empty if the recipe trains on it."""
 
     train: Examples
     valid: Examples
@@ -34,7 +34,7 @@ class Prepared:
 
 
 def prepare(data: Dataset, recipe: Recipe, device: torch.device) -> Prepared:
-    """Cut the splits to the recipe's sizes, fit the preprocessing on the training part, apply it to all."""
+    """Cut the splits to the recipe's sizes, fit the preprocessing to the training images, and apply it to all."""
     joint = recipe.train_on == "train+valid"
     train = _first(data.train_and_valid() if joint else data.train, recipe.train_images)
     valid = _first(data.valid, 0 if joint else recipe.valid_images)
@@ -50,11 +50,10 @@ def prepare(data: Dataset, recipe: Recipe, device: torch.device) -> Prepared:
 def shuffled_batches(
     examples: Examples, batch: int, seed: int, epoch: int, rank: int, world: int
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """This process's share of every joint batch, and how many examples the joint batch has; the last one may be
-    smaller.
+    """Yield this process's share of every joint batch, and the size of the joint batch; the last may be smaller.
 
-    Every process draws the same order and takes its own stretch of each batch, so that several processes see together
-    what one would see alone.
+    Every process draws the same order and takes its own part of each batch, so that several processes together see
+    what one would see.
     """
     generator = torch.Generator().manual_seed(hash_seed(seed, epoch, 0))
     order = torch.randperm(len(examples), generator=generator).to(examples.labels.device)
@@ -64,11 +63,11 @@ def shuffled_batches(
             yield examples.images[mine], examples.labels[mine], len(joint)
 
 
-SEEDS = 2**32  # hash_seed of a larger one would not fit into the 63 bits of a generator's seed
+SEEDS = 2**32  # hash_seed of a larger one exceeds the 63 bits of a generator's seed
 
 
 def hash_seed(seed: int, epoch: int, stream: int) -> int:
-    """One number out of three, different for every triple that occurs."""
+    """Return one number for three, different for every triple that occurs."""
     return (seed * 1_000_003 + epoch) * 1_009 + stream
 
 

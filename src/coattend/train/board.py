@@ -1,4 +1,4 @@
-"""TensorBoard's copy of what a run measures."""
+"""TensorBoard logs of a run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import TracebackType
 from torch.utils.tensorboard import SummaryWriter
 
 from coattend._terminal import console
-from coattend.train.run import Epoch
+from coattend.train.history import Epoch
 
 
 class Board:
-    """Scalars of every epoch; metrics.jsonl is the record, so a disk that takes no more of these stops nothing."""
+    """Scalars of every epoch for TensorBoard; a failed write stops these logs, but not the training."""
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class Board:
                 self._give_up(failed)
 
     def add(self, epoch: Epoch) -> None:
-        """Write what an epoch measured."""
+        """Log the measures of an epoch."""
         if self.writer is None:
             return
         try:
@@ -46,7 +46,5 @@ class Board:
 
     def _give_up(self, error: OSError) -> None:
         self.writer = None
-        text = (
-            f"coattend: TensorBoard gets nothing more ({self.folder}: {error.strerror or error}); the training goes on."
-        )
+        text = f"coattend: no more TensorBoard logs ({self.folder}: {error.strerror or error}); the training continues."
         console(stderr=True).print(text, soft_wrap=True)

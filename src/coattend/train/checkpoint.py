@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coattend.models.records import COUNT, NUMBER, TABLE, RunError, checked
-from coattend.train.run import Best
+from coattend.train.history import Best
 
 MARK = b"coattend checkpoint, sha256 "  # files of versions that kept no digest do not have it
 ZIP = b"PK\x03\x04"

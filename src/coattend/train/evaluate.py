@@ -1,4 +1,4 @@
-"""Test networks on labelled images: what they predict, and what it amounts to."""
+"""Test networks on labelled images: predictions, errors, and equivariance error."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from coattend.data import load_data
 from coattend.data.catalog import HeldOut, load_held_out
 from coattend.data.images import convert_channels
 from coattend.equivariance import equivariance_error
-from coattend.models import EquivariantNetwork, exactness_line, read_model_file
-from coattend.models.classifier import Classifier, check_finite, load_trained, weights_file
+from coattend.models import EquivariantNetwork, exactness_line
+from coattend.models.classifier import Classifier, check_finite, load_trained
 from coattend.models.prediction import write_csv
 from coattend.models.records import RunError
 from coattend.nn.observe import evaluating
@@ -29,7 +29,7 @@ BATCH = 500
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Predicted classes of a whole split with their probabilities, how many are right, and the mean loss."""
+    """Predicted classes of a whole split with their probabilities, the number of correct ones, and the mean loss."""
 
     predictions: Tensor
     confidences: Tensor
@@ -38,17 +38,17 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """Share of images that are classified rightly."""
+        """The fraction of images that are classified correctly."""
         return self.correct / len(self.predictions)
 
     @property
     def error(self) -> float:
-        """Percent of images that are misclassified."""
+        """The percentage of images that are misclassified."""
         return 100 * (len(self.predictions) - self.correct) / len(self.predictions)
 
 
 def evaluate(fabric: Fabric, model: nn.Module, examples: Examples) -> Evaluation:
-    """Classify a split; each process takes a part, all get the whole result."""
+    """Classify a split; each process takes a part, and all return the whole result."""
     logits = []
     with evaluating(model), fabric.autocast():
         images = examples.images.tensor_split(fabric.world_size)[fabric.global_rank]
@@ -63,10 +63,9 @@ def evaluate(fabric: Fabric, model: nn.Module, examples: Examples) -> Evaluation
 
 
 def network_error(network: EquivariantNetwork, examples: Examples) -> float:
-    """The largest equivariance error over the network's group (p4 for plain networks) on a few images."""
-    group = network.acting_group
+    """Return the largest equivariance error over the network's group (p4 for plain networks) on a few images."""
     images = examples.images[:8].to(next(network.parameters()).dtype)
-    return max(equivariance_error(network, images, group).values())
+    return max(equivariance_error(network, images, network.acting_group).values())
 
 
 def _gathered(fabric: Fabric, mine: Tensor) -> Tensor:
@@ -81,47 +80,44 @@ def _gathered(fabric: Fabric, mine: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """A trained network's answers on test images; ``labels`` number the network's classes."""
+    """A trained network on test images; ``labels`` are indices of the network's classes."""
 
     path: str
     trained: Classifier
     held_out: HeldOut
     labels: Tensor
-    found: Evaluation
+    evaluation: Evaluation
     equivariance_error: float
     same_data: bool
 
     def lines(self) -> Iterator[str]:
-        """Error, loss, every class, and equivariance error, for a person."""
+        """Yield error, loss, a line per class, and equivariance error, as text."""
         yield f"{self.path} on {self.held_out.name} ({self.held_out.provenance}), {len(self.labels):,} images"
         if self.same_data and self.held_out.provenance != self.trained.provenance:
-            yield f"these images have changed since the training, which was on: {self.trained.provenance}"
-        yield f"test error {self.found.error:.2f}%, loss {self.found.loss:.4f}"
+            yield f"these images have changed since the training, which was on {self.trained.provenance}"
+        yield f"test error {self.evaluation.error:.2f}%, loss {self.evaluation.loss:.4f}"
         yield from self._classes()
         group = self.trained.network.acting_group.name
         equivariant = self.equivariance_error <= EXACT
-        verdict = "equivariant" if equivariant else "not equivariant, `coattend check` tells why"
+        verdict = "equivariant" if equivariant else "not equivariant; `coattend check` finds the cause"
         yield f"equivariance error {self.equivariance_error:.1e} over {group}, float32: {verdict}"
         if not equivariant:
             yield exactness_line(self.trained.network, self.trained.image_shape[1:])
         if not self.trained.preprocessing.commutes_with_rotation:
-            yield (
-                "its preprocessing does not commute with rotation: turning an image before it is not the same as after "
-                "it"
-            )
+            yield "its preprocessing does not commute with rotation: it matters which of them comes first"
 
     def write_errors(self, path: Path) -> int:
-        """Write a CSV with a row for every misclassified image, the most confident first; returns how many."""
+        """Write a CSV with a row per misclassified image, the most confident first; return the number of rows."""
         names = self.held_out.split.names
-        wrong = torch.nonzero(self.found.predictions != self.labels).flatten()
-        order = wrong[self.found.confidences[wrong].argsort(descending=True, stable=True)].tolist()
+        wrong = torch.nonzero(self.evaluation.predictions != self.labels).flatten()
+        order = wrong[self.evaluation.confidences[wrong].argsort(descending=True, stable=True)].tolist()
         classes = self.trained.classes
         rows = [
             (
                 names[i] if names is not None else f"{self.held_out.name} test image {i}",
                 classes[int(self.labels[i])],
-                classes[int(self.found.predictions[i])],
-                f"{float(self.found.confidences[i]):.6f}",
+                classes[int(self.evaluation.predictions[i])],
+                f"{float(self.evaluation.confidences[i]):.6f}",
             )
             for i in order
         ]
@@ -129,23 +125,23 @@ class EvaluationReport:
         return len(rows)
 
     def _classes(self) -> Iterator[str]:
-        """For every class that was tested, its recall and what it was taken for."""
+        """Yield, for every class that was tested, its recall and the classes that it was confused with."""
         classes = self.trained.classes
-        answers = torch.zeros(len(classes), len(classes), dtype=torch.int64)
-        answers.index_put_((self.labels, self.found.predictions), torch.tensor(1), accumulate=True)
-        for truth, row in enumerate(answers.tolist()):
+        counts = torch.zeros(len(classes), len(classes), dtype=torch.int64)
+        counts.index_put_((self.labels, self.evaluation.predictions), torch.tensor(1), accumulate=True)
+        for truth, row in enumerate(counts.tolist()):
             if sum(row):
                 others = sorted(((n, c) for c, n in enumerate(row) if n and c != truth), reverse=True)
                 wrong = "".join(f", {n:,} as {classes[c]}" for n, c in others)
-                yield f"  {classes[truth]}: {row[truth]:,} of {sum(row):,} right ({row[truth] / sum(row):.1%}){wrong}"
+                yield f"  {classes[truth]}: {row[truth]:,} of {sum(row):,} correct ({row[truth] / sum(row):.1%}){wrong}"
 
 
 def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
-    """Test a trained network: on the test split of its own data, or on other images with classes of the same names."""
+    """Test a trained network on the test split of its own data, or on other images with classes of the same names."""
     trained = load_trained(path)
-    own = _trained_on(path)
+    own = _dataset_of(trained)
     if own is None and data_name is None:
-        raise RunError(f"{path} does not say what it was trained on; choose the images with --data.")
+        raise RunError(f"{path} does not name its training data; choose the images with --data.")
     same = data_name is None or (own is not None and Path(data_name).resolve() == Path(own).resolve())
     size, fit = trained.image_shape[1], trained.fit
     if same:
@@ -155,16 +151,17 @@ def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
     else:
         assert data_name is not None
         held_out = load_held_out(data_name, trained.provenance, size=size, fit=fit)
-    labels = _as_trained(held_out, trained, path)
+    labels = _matched_labels(held_out, trained, path)
     images = convert_channels(held_out.split.images, trained.image_shape[0])
     examples = Examples(trained.preprocessing(images), labels)
-    found = evaluate(Fabric(accelerator="cpu", devices=1), trained.network, examples)
-    check_finite(found.confidences)
-    return EvaluationReport(path, trained, held_out, labels, found, network_error(trained.network, examples), same)
+    evaluation = evaluate(Fabric(accelerator="cpu", devices=1), trained.network, examples)
+    check_finite(evaluation.confidences)
+    error = network_error(trained.network, examples)
+    return EvaluationReport(path, trained, held_out, labels, evaluation, error, same)
 
 
-def _as_trained(held_out: HeldOut, trained: Classifier, path: str) -> Tensor:
-    """Labels that number the network's classes, matched by name."""
+def _matched_labels(held_out: HeldOut, trained: Classifier, path: str) -> Tensor:
+    """Labels as indices of the network's classes, which are matched by name."""
     if held_out.classes == trained.classes:
         return held_out.split.labels
     unknown = [name for name in held_out.classes if name not in trained.classes]
@@ -177,7 +174,7 @@ def _as_trained(held_out: HeldOut, trained: Classifier, path: str) -> Tensor:
     return torch.tensor([trained.classes.index(name) for name in held_out.classes])[held_out.split.labels]
 
 
-def _trained_on(path: str) -> str | None:
-    """The data set that a network's file names; both files of a run name the same."""
-    recipe = json.loads(read_model_file(weights_file(path))[0].get("recipe", "{}"))
-    return str(recipe["data"]) if isinstance(recipe, dict) and "data" in recipe else None
+def _dataset_of(trained: Classifier) -> str | None:
+    """The dataset that the recipe of a trained network names."""
+    recipe = json.loads(trained.metadata.get("recipe", "{}"))
+    return str(recipe["data"]) if "data" in recipe else None

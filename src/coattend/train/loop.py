@@ -1,4 +1,4 @@
-"""Train one network by one recipe with one seed: one function, read from top to bottom."""
+"""Train one network by one recipe with one seed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ from coattend.train.board import Board
 from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
 from coattend.train.divergence import check_outcome, check_weights
 from coattend.train.evaluate import evaluate, network_error
+from coattend.train.history import Best, Epoch
 from coattend.train.optimizer import make_optimizer
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
 from coattend.train.progress import TrainingProgress
 from coattend.train.recipe import Recipe
 from coattend.train.restriction import drop_poses, poses_due
-from coattend.train.run import Best, Epoch, Result, absolute_path, is_named, summarize
+from coattend.train.run import Result, absolute_path, is_named, summarize
 from coattend.train.run_folder import RunFolder
 from coattend.train.step import train_epoch
 
@@ -173,7 +174,7 @@ def train(
             by_first(fabric, lambda: folder.finish_epoch(measured, checkpoint))  # noqa: B023 (called at once)
             progress.epoch(measured)
 
-        # -- what came out ---------------------------------------------------------------------------------------------
+        # -- result ----------------------------------------------------------------------------------------------------
         at_end, chosen = evaluate(fabric, model, prepared.test), None
         check_outcome(at_end.loss, recipe)
         by_first(fabric, lambda: save(folder.last_weights, network))
@@ -230,5 +231,5 @@ def build_network(model_name: str, data: Dataset) -> EquivariantNetwork:
 
 
 def count_parameters(network: EquivariantNetwork) -> int:
-    """How many numbers are learnt."""
+    """Return the number of parameters."""
     return sum(p.numel() for p in network.parameters())

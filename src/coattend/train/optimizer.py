@@ -1,4 +1,4 @@
-"""Which parameter is trained how: learning rates and weight decay by kind."""
+"""Optimizers: learning rates and weight decay by kind of parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coattend.train.recipe import Recipe
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimiser over groups of parameters; each group keeps its own ``base_lr``."""
+    """Return the recipe's optimizer over groups of parameters, each with its ``base_lr``."""
     groups = parameter_groups(model, recipe)
     if recipe.optimizer == "adam":
         return torch.optim.Adam(groups, eps=recipe.eps)
@@ -23,10 +23,10 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
-    """Parameters with equal learning rate and decay, in the model's order, for any optimiser of torch.
+    """Return groups of parameters with equal learning rate and decay, in the model's order, for any torch optimizer.
 
-    Attention vectors, norms and biases are not decayed unless the recipe says so. Vectors of attention have two axes:
-    a rule such as ``p.ndim < 2`` does not find them.
+    Attention vectors, norms and biases are not decayed unless the recipe says so. Attention vectors have two axes: a
+    rule such as ``p.ndim < 2`` does not match them.
     """
     attention = _parameters_of(model, PoseAttention)
     norms = _parameters_of(model, _BatchNorm)
@@ -52,7 +52,7 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Scale every group's own learning rate."""
+    """Set the learning rate of every group to its ``base_lr`` times a factor."""
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
 

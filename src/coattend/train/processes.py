@@ -1,4 +1,4 @@
-"""Several processes that train as one: they start together, fail together and leave their group before they exit."""
+"""Training by several processes: they start together, fail together and leave their group before they exit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def launched_fabric(recipe: Recipe, accelerator: str, devices: int, nodes: int) -> Fabric:
-    """Devices, precision and processes. Started by ``torchrun``, its numbers count; SLURM's are found by Fabric."""
+    """Return a launched Fabric; numbers of processes come from ``torchrun`` if it started this one, or from SLURM."""
     check_placement(accelerator, devices, nodes)
     if "LOCAL_WORLD_SIZE" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -40,12 +40,12 @@ def launched_fabric(recipe: Recipe, accelerator: str, devices: int, nodes: int) 
 
 
 def check_placement(accelerator: str, devices: int, nodes: int) -> None:
-    """Raise unless there are such processors here; Fabric's own errors do not say what to do."""
-    there = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if accelerator not in there:
-        raise ValueError(f"accelerator must be one of {', '.join(there)}, got {accelerator!r}.")
-    if not there[accelerator]:
-        usable = ", ".join(name for name, usable in there.items() if usable)
+    """Raise unless the devices are available here; Fabric's own errors do not say what to do."""
+    available = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if accelerator not in available:
+        raise ValueError(f"accelerator must be one of {', '.join(available)}, got {accelerator!r}.")
+    if not available[accelerator]:
+        usable = ", ".join(name for name, usable in available.items() if usable)
         raise ValueError(f"this machine has no {accelerator} device that torch can use; choose one of {usable}.")
     for name, number in (("devices", devices), ("nodes", nodes)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -63,12 +63,12 @@ def leave_group() -> None:
 
 
 def is_first() -> bool:
-    """Whether this is the process that speaks and writes: the only one, or the first of several that train as one."""
+    """Whether this is the process that prints and writes: the only one, or the first of several."""
     return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 def together(fabric: Fabric, work: Callable[[], T]) -> T:
-    """Do the same work in every process; where it fails in one, all raise, so that none waits for another."""
+    """Do the same work in every process; if it fails in one, all raise, so that none waits for another."""
     if fabric.world_size == 1:
         return work()
     failure: Exception | None = None
@@ -88,7 +88,7 @@ def together(fabric: Fabric, work: Callable[[], T]) -> T:
 
 
 def by_first(fabric: Fabric, work: Callable[[], T]) -> T:
-    """Do work in the first process alone; all get what it returns, or fail as it did."""
+    """Do work in the first process only; all return its result, or raise its error."""
     value = together(fabric, lambda: work() if fabric.is_global_zero else None)
     return cast(T, fabric.broadcast(value))
 
@@ -102,7 +102,7 @@ def total(fabric: Fabric, value: Tensor) -> float:
 
 @contextmanager
 def lost_processes_named() -> Iterator[None]:
-    """Turn the error of a collective whose other side has gone into one that says so."""
+    """Turn the error of a collective whose peer has ended into one that says so."""
     try:
         yield
     except RuntimeError as error:
@@ -111,5 +111,5 @@ def lost_processes_named() -> Iterator[None]:
             raise
         raise RunError(
             f"another process of this training ended ({str(error).splitlines()[0]}); start the same command again to "
-            "go on from the last whole epoch."
+            "continue from the last whole epoch."
         ) from error

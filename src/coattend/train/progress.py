@@ -1,4 +1,4 @@
-"""What a person sees while a network trains: a line per epoch, and in a terminal a bar below them."""
+"""Progress of a training: a line per epoch and, in a terminal, a bar below."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from types import TracebackType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coattend._terminal import console
-from coattend.train.run import Epoch
+from coattend.train.history import Epoch
 
-FIGURES = 60  # columns for all but the title: a short bar, epoch, loss, speed and the time left
+FIGURES = 60  # columns for all but the title: a short bar, epoch, loss, speed and remaining time
 
 
 class TrainingProgress:
-    """Loss, speed and time left while an epoch runs, accuracies after it; silent in all processes but the first."""
+    """Print loss, speed and remaining time during an epoch, and accuracies after it, in the first process only."""
 
     def __init__(self, title: str, epochs: int, first_epoch: int, visible: bool) -> None:
         self.console = console(quiet=not visible)
@@ -48,7 +48,7 @@ class TrainingProgress:
         self.console.print(line, soft_wrap=True)
 
     def step(self, epoch: int, fraction: float, loss: float, images: int) -> None:
-        """Move the bar after a step with so many images; loss and speed are smoothed for the eye."""
+        """Advance the bar after a step with so many images; loss and speed are smoothed."""
         if self.bar.disable:
             return
         now = time.perf_counter()
@@ -60,7 +60,7 @@ class TrainingProgress:
         self.bar.update(self.task, completed=epoch + fraction, figures=figures)
 
     def epoch(self, measured: Epoch) -> None:
-        """Print what an epoch measured; in a terminal, above the bar."""
+        """Print the measures of an epoch; in a terminal, above the bar."""
         parts = (
             ("train", measured.train_accuracy),
             ("valid", measured.valid_accuracy),

@@ -1,4 +1,4 @@
-"""How a network is trained: one frozen value that says everything, and how to change a field of it by name."""
+"""Recipes: everything about a training except the network and the seed."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ RANGES: dict[str, Range] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything about a training but the network and the seed.
+    """Everything about a training except the network and the seed.
 
-    - size: pixels a side that all images are given; None keeps the data's, or chooses one where sizes differ
-    - fit: "resize" scales the shorter side to size and cuts the longer one, "crop" cuts the centre without scaling
-    - train_on: "train" keeps the validation split for choosing the epoch; "train+valid" uses it up, as [CW16] do
-    - train_images, valid_images, test_images: only the first so many of a split; None for all
+    - size: height and width of all images; None keeps those of the data, or chooses one where they differ
+    - fit: "resize" scales the shorter side to size and crops the longer one, "crop" crops the centre without scaling
+    - train_on: "train" leaves the validation split for choosing the epoch; "train+valid" trains on both, as [CW16] do
+    - train_images, valid_images, test_images: how many images of a split, from its start; None for all
     - milestones: fractions of the epochs after which the learning rate is multiplied by gamma
     - attention_lr, bias_lr, head_lr: factors on the learning rate of attention vectors, biases, the last layer
-    - weight_decay: on convolution weights; decay_attention, decay_norms_and_biases say what else it pulls at
-    - test_every: epochs between looks at the test set while training, needed only for the optimistic figure; 0 for none
+    - weight_decay: of convolution weights; decay_attention, decay_norms_and_biases extend it to other parameters
+    - test_every: epochs between tests while training, needed only for the optimistic error; 0 for none
     - reestimate_norms: batch-norm statistics from one pass over the training set before each evaluation, as [CW16] do
-    - explode: a loss beyond this stops the run as diverged
-    - keep_poses: share of the relative poses that every group convolution ends with; they drop out in equal steps
-      before the epochs at drop_poses_at, fractions of all epochs, and only epochs after the last step count as best
+    - explode: a loss above this stops the run as diverged
+    - keep_poses: fraction of the relative poses that every group convolution ends with; the others are dropped in
+      equal steps before the epochs at drop_poses_at, fractions of all epochs; the best epoch is after the last step
     - settings: the ``field=value`` texts by which :func:`changed` made it from the recipe called ``name``
     """
 
@@ -115,7 +115,7 @@ class Recipe:
         return "+".join((self.name, *self.settings))
 
     def learning_rate_factor(self, step: int, steps: int) -> float:
-        """What the schedule multiplies the learning rate by in this step of so many."""
+        """Return the factor of the schedule on the learning rate in a step of so many."""
         progress = step / steps
         if self.schedule == "constant":
             return 1.0
@@ -126,11 +126,11 @@ class Recipe:
         return 0.5 * (1 + math.cos(math.pi * (progress - self.warmup) / (1 - self.warmup)))
 
     def is_due(self, epoch: int, every: int) -> bool:
-        """Whether something that happens every so many epochs happens after this one; the last epoch is always due."""
+        """Whether what happens every so many epochs happens after this one; after the last epoch it always does."""
         return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == self.epochs)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
+        """Return plain values for JSON."""
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
 
     @staticmethod
@@ -191,7 +191,7 @@ def settings_of(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is what the field is declared as, numbers being finite."""
+    """Whether a value is of the declared type; numbers have to be finite."""
     if get_origin(kind) in (Union, types.UnionType):
         return any(_is_of(value, choice) for choice in get_args(kind))
     if get_origin(kind) is tuple:

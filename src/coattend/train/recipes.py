@@ -1,7 +1,7 @@
-"""The recipes: a short one for the digits inside the package, a modern one, and the paper's for every row of Table 1.
+"""The recipes: quick for the digits in the package, house as a modern default, and the paper's for its Table 1.
 
-The paper gives neither optimiser nor epochs nor batch; it follows "the baselines". Each of its recipes below is
-headed by where its numbers come from and what had to be chosen. GC: the G-CNN authors' code. AG: the follow-up code
+The paper gives neither optimizer nor epochs nor batch size; it follows "the baselines". A comment above each of its
+recipes names the source of the numbers and what had to be chosen. GC: the G-CNN authors' code. AG: the follow-up code
 of the paper's first author. DC, DT: the DREN authors' Caffe and TensorFlow code.
 """
 

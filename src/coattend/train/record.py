@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coattend._files import write_atomically
-from coattend.models.records import COUNT, TABLE, TEXT, Check, checked, damaged, or_null, parsed
-from coattend.train.run import Epoch, Result, Run
+from coattend.models.records import COUNT, TABLE, TEXT, Check, checked, damaged, or_null, parsed, read_text
+from coattend.train.history import Epoch
+from coattend.train.run import Result, Run
 
 MEASURES = ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy", "test_accuracy")
 INDICES: Check = (
@@ -96,10 +97,7 @@ def read_records(path: Path) -> list[Record]:
     """Read a results file; one that does not exist has none."""
     if not path.is_file():
         return []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise damaged(path, str(error)) from error
+    lines = read_text(path).splitlines()
     return [Record.from_dict(path, number, parsed(path, line)) for number, line in enumerate(lines, 1)]
 
 

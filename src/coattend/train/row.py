@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coattend.models.records import COUNT, FINITE, TEXT, TEXTS, RunError, checked
+from coattend.models.records import COUNT, FINITE, TEXT, TEXTS, RunError, checked, read_json
 from coattend.train.record import Record
-from coattend.train.run import Kind, read_json
+from coattend.train.run import Kind
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000

@@ -1,4 +1,4 @@
-"""Runs as typed values: description (run.json), epochs (metrics.jsonl) and result (result.json).
+"""Runs as typed values: the description (run.json) and the result (result.json).
 
 Every reader takes files of earlier versions too, and raises one sentence with the file's name where it is damaged.
 """
@@ -27,9 +27,11 @@ from coattend.models.records import (
     RunError,
     checked,
     damaged,
+    known_fields,
     or_null,
-    parsed,
+    read_json,
 )
+from coattend.train.history import Best, Epoch
 from coattend.train.recipe import Recipe, split_name
 
 DESCRIPTION = {
@@ -57,7 +59,6 @@ RESULT = {
     "seconds": FINITE,
 }
 ERRORS = {"last": FINITE, "valid": or_null(FINITE), "test_optimistic": or_null(FINITE)}
-EPOCH = {"epoch": COUNT, "train_loss": NUMBER, "seconds": NUMBER}
 NAMING_FIELDS = ("name", "settings")  # of a recipe; two runs are compared by the values of the others
 
 
@@ -136,12 +137,12 @@ class Run:
             )
         values = checked(path, read_json(path), DESCRIPTION)
         checked(path, values["recipe"], RECIPE, "recipe.")
-        checked(path, values, {"arithmetic": TEXT, "data_digest": TEXT}, optional=True)
+        checked(path, values, dict.fromkeys(("arithmetic", "data_digest"), or_null(TEXT)), optional=True)
         try:
             recipe = Recipe.from_dict(values["recipe"])  # a field that did not exist yet has its default
         except ValueError as error:
             raise damaged(path, f"recipe: {error}".rstrip(".")) from error
-        return cls(**{**_known(cls, values), "recipe": recipe})
+        return cls(**{**known_fields(cls, values), "recipe": recipe})
 
 
 @dataclass(frozen=True)
@@ -212,50 +213,9 @@ class Result:
         checked(path, values, {"settings": TEXTS}, optional=True)
         checked(path, values["error"], ERRORS, "error.")
         recipe, settings = split_name(values["recipe"], values.get("settings", ()))
-        errors = Errors(**_known(Errors, values["error"]))
-        known = {key: value for key, value in _known(cls, values).items() if key != "was_finished"}
+        errors = Errors(**known_fields(Errors, values["error"]))
+        known = {key: value for key, value in known_fields(cls, values).items() if key != "was_finished"}
         return cls(**{**known, "recipe": recipe, "settings": settings, "error": errors})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """What was measured after one epoch; None where it was not."""
-
-    epoch: int
-    lr: float | None = None
-    train_loss: float
-    train_accuracy: float | None = None
-    valid_loss: float | None = None
-    valid_accuracy: float | None = None
-    relative_poses: int | None = None
-    test_accuracy: float | None = None
-    equivariance_error: float | None = None
-    seconds: float
-    images_per_second: float | None = None
-    time: float | None = None
-
-    def to_dict(self) -> dict[str, float]:
-        """Return what was measured, as in a line of metrics.jsonl."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
-
-
-def read_history(path: Path) -> tuple[Epoch, ...]:
-    """Read metrics.jsonl, one object per epoch; a last line without its end is still being written."""
-    history = []
-    for number, line in enumerate(_text(path).split("\n")[:-1], 1):
-        values = checked(path, parsed(path, line), EPOCH, f"line {number}: ")
-        checked(path, values, dict.fromkeys(values, NUMBER), f"line {number}: ")
-        history.append(Epoch(**_known(Epoch, values)))
-    return tuple(history)
-
-
-@dataclass(frozen=True)
-class Best:
-    """The epoch with the highest accuracy on the validation images, among equals the one with the lowest loss."""
-
-    epoch: int
-    accuracy: float
-    loss: float
 
 
 def summarize(
@@ -301,20 +261,3 @@ def digest_of(data: Dataset) -> str:
         for tensor in (split.images, split.labels):
             digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
-
-
-def read_json(path: Path) -> Any:
-    """Parse a JSON file."""
-    return parsed(path, _text(path))
-
-
-def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are fields; files of other versions may have more."""
-    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise damaged(path, str(error)) from error

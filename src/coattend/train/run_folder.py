@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import platform
@@ -26,10 +25,11 @@ from coattend.data import Dataset
 from coattend.models.classifier import BEST, LAST
 from coattend.models.records import RunError, damaged
 from coattend.train.checkpoint import Checkpoint
-from coattend.train.predictions import read_predictions
+from coattend.train.history import Epoch, read_history
+from coattend.train.predictions import read_predictions, write_predictions
 from coattend.train.recipe import Recipe, split_name
 from coattend.train.record import Record, record_of
-from coattend.train.run import Epoch, Result, Run, digest_of, read_history
+from coattend.train.run import Result, Run, digest_of
 from coattend.version import __version__
 
 PREDICTIONS = "predictions.npz"
@@ -115,7 +115,7 @@ class RunFolder:
         arrays = read_predictions(path)
         if protocol not in arrays:
             raise damaged(path, f"it has no {protocol}")
-        return arrays["labels"].astype(np.int64), arrays[protocol].astype(np.int64)
+        return arrays["labels"], arrays[protocol]
 
     def record(self) -> Record:
         """Return a finished run as tables use it."""
@@ -171,11 +171,8 @@ class RunFolder:
         write_atomically(self.path / name, (json.dumps(values, indent=1) + "\n").encode())
 
     def write_predictions(self, **arrays: NDArray[np.int64]) -> None:
-        """Write labels and predicted classes of the test images, by protocol, for comparisons image by image."""
-        content = io.BytesIO()
-        small: dict[str, Any] = {name: array.astype(np.uint16) for name, array in arrays.items()}
-        np.savez_compressed(content, **small)
-        write_atomically(self.path / PREDICTIONS, content.getvalue())
+        """Write labels and predicted classes of the test images, by protocol."""
+        write_predictions(self.path / PREDICTIONS, arrays)
 
     def finish_epoch(self, epoch: Epoch, checkpoint: Checkpoint) -> None:
         """Write what an epoch measured, then the state to continue from."""
@@ -209,7 +206,7 @@ class RunFolder:
                 raise
             raise RunError(
                 f"could not write into {error.filename or self.path}: {self._reason(error)}; make room or choose "
-                "another --folder. What was written before is intact: the same command goes on with it."
+                "another --folder. What was written before is intact: the same command continues from it."
             ) from error
 
     def _reason(self, error: OSError) -> str:

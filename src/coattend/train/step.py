@@ -1,4 +1,4 @@
-"""The training step: the one way in which weights change, in training and in fine-tuning."""
+"""The training step, for training and fine-tuning."""
 
 from __future__ import annotations
 
