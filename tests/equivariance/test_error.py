@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import coattend as ca
-from tests.some_groups import quaternions
+from tests.example_groups import quaternions
 
 nn = ca.nn
 

@@ -12,7 +12,7 @@ import coattend as ca
 from coattend.functional import co_attention, co_attention_mask
 from coattend.functional.attention import attention_index
 from tests import oracles
-from tests.some_groups import ALL, BARE, LARGE
+from tests.example_groups import ALL, BARE, LARGE
 
 
 def literal(x: Tensor, matrix: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 
 import coattend as ca
 from coattend.groups import transform_image, transform_map
-from tests.some_groups import EXACT, quaternions
+from tests.example_groups import EXACT, quaternions
 
 
 def moved_by_coordinates(x: torch.Tensor, matrix: np.ndarray) -> torch.Tensor:

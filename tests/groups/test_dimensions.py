@@ -13,36 +13,12 @@ from torch import Tensor
 
 import coattend as ca
 from coattend.groups import filter_turns, transform_image, transform_map
+from tests.example_groups import octahedral, reflection
 
 nn = ca.nn
 
 
-def from_matrices(matrices: list[np.ndarray], name: str) -> ca.FiniteGroup:
-    index = {m.tobytes(): i for i, m in enumerate(matrices)}
-    table = [[index[(a @ b + 0.0).tobytes()] for b in matrices] for a in matrices]
-    return ca.FiniteGroup(table, action=matrices, name=name)
-
-
-def signed_permutations(dimension: int) -> list[np.ndarray]:
-    """All of them, the identity first."""
-    matrices = [
-        np.diag(signs) @ np.eye(dimension)[list(axes)] + 0.0
-        for signs in itertools.product((1.0, -1.0), repeat=dimension)
-        for axes in itertools.permutations(range(dimension))
-    ]
-    return sorted(matrices, key=lambda m: not (m == np.eye(dimension)).all())
-
-
-def octahedral() -> ca.FiniteGroup:
-    """The rotations of the cube."""
-    return from_matrices([m for m in signed_permutations(3) if np.linalg.det(m) > 0], "O")
-
-
-def reflection() -> ca.FiniteGroup:
-    return from_matrices(signed_permutations(1), "reflection")
-
-
-GROUPS = {"reflection": reflection, "O": octahedral, "Oh": lambda: from_matrices(signed_permutations(3), "Oh")}
+GROUPS = {"reflection": reflection, "O": octahedral, "Oh": lambda: octahedral(reflections=True)}
 SIZES = {1: (5,), 3: (3, 4, 5)}
 
 

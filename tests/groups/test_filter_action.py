@@ -6,7 +6,7 @@ import torch
 
 import coattend as ca
 from coattend.groups import filter_turns, transform_image
-from tests.some_groups import EXACT, quaternions
+from tests.example_groups import EXACT, quaternions
 
 
 @pytest.mark.parametrize("name", EXACT)

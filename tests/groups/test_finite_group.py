@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import coattend as ca
-from tests.some_groups import ALL, quaternions, symmetric
+from tests.example_groups import ALL, quaternions, symmetric
 
 
 @pytest.mark.parametrize("name", ALL)

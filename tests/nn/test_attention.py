@@ -5,7 +5,7 @@ import torch
 
 import coattend as ca
 from coattend.nn.attention import paper_index
-from tests.some_groups import BARE, EXACT, LARGE, alternating4, quaternions, symmetric
+from tests.example_groups import BARE, EXACT, LARGE, alternating4, quaternions, symmetric
 
 nn = ca.nn
 

@@ -7,7 +7,7 @@ import torch
 
 import coattend as ca
 from tests import oracles
-from tests.some_groups import EXACT
+from tests.example_groups import EXACT
 
 nn = ca.nn
 GEOMETRIES = [

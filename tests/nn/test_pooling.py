@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import coattend as ca
-from tests.some_groups import BARE, EXACT
+from tests.example_groups import BARE, EXACT
 
 nn = ca.nn
 

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import time
+from types import ModuleType
 
 import pytest
 import torch
@@ -47,6 +48,11 @@ def example(name: str, layer: torch.nn.Module) -> torch.Tensor:
         return torch.randn(2, 3, 8, 9)
     group = getattr(layer, "group", None)
     return torch.randn(2, 4, group.order if group is not None else 8, 8, 9)
+
+
+def test_the_package_holds_modules_only() -> None:
+    public = [value for name, value in vars(nn).items() if not name.startswith("_")]
+    assert all(isinstance(v, ModuleType) or issubclass(v, torch.nn.Module) for v in public)
 
 
 def test_the_list_is_complete() -> None:

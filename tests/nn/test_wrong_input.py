@@ -11,7 +11,7 @@ import torch
 
 import coattend as ca
 from coattend.nn.observe import attention_masks, estimate_norm_statistics
-from tests.some_groups import quaternions
+from tests.example_groups import quaternions
 
 nn = ca.nn
 MAP = torch.zeros(2, 10, 4, 8, 8, dtype=torch.float64)
