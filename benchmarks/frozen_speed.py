@@ -1,4 +1,4 @@
-"""What freezing brings: inference of frozen networks against the unfrozen ones, and of p4-CNN against plain conv2d.
+"""Inference time of frozen networks relative to unfrozen ones, and of p4-CNN relative to plain conv2d.
 
     python -m benchmarks.frozen_speed [--rounds 30] [--batch 32] [--csv FILE] [NAME...]
 
@@ -23,7 +23,7 @@ PLAIN = "frozen p4-CNN / plain conv2d network of 40 channels"
 
 
 def against_plain(batch: int, rounds: int) -> Measurement:
-    """p4-CNN and the convolutions it consists of."""
+    """Measure p4-CNN relative to its convolutions alone."""
     images = torch.randn(batch, 1, 28, 28)
     steps = {
         "frozen": inference(freeze(create_model("p4cnn").eval()), images),
@@ -34,7 +34,7 @@ def against_plain(batch: int, rounds: int) -> Measurement:
 
 
 def against_unfrozen(name: str, batch: int, rounds: int) -> Measurement:
-    """One network before and after freezing."""
+    """Measure one network before and after freezing."""
     network = create_model(name).eval()
     size = model_entry(name).image_size
     images = torch.randn(batch, network.in_channels, size, size)
@@ -54,9 +54,9 @@ def main(
     Args:
         names: Networks; by default all.
         rounds: Interleaved rounds; the median counts.
-        batch: Images at once.
-        threads: Of torch.
-        csv: Write the figures here.
+        batch: Images per batch.
+        threads: Threads of torch.
+        csv: Write the figures to this file.
     """
     torch.manual_seed(0)
     torch.set_num_threads(threads)

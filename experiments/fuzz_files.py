@@ -1,12 +1,12 @@
-"""Does any file make a loader fail in a way that a user cannot understand, or pass for what it is not?
+"""Does any damaged file make a loader fail without a clear message, or is any accepted silently?
 
     python -m experiments.fuzz_files [--cases 1000] [--seed 0] [--only KIND...] [--replay CASE]
 
 Hypothesis draws hostile files of every kind that the library reads: damaged bytes, foreign values, bombs, code. Each is
-loaded in a forked child, through the command line where a verb is the loader. The kept cases of fuzz_seeds.txt go
-first. A case ends as
+loaded in a forked child, through the command line where a verb is the loader. The stored cases of fuzz_seeds.txt are
+run first. A case ends as
 
-- clear: a ValueError of the library's own that names the file, or one line and exit code 2, or a check that says no
+- clear: a ValueError of the library that names the file, or one line and exit code 2, or a check that fails
 - accepted: nothing to complain about; what was loaded has been compared with the healthy file
 - silent: damage was accepted            - traceback: any other exception
 - unnamed: the message names no file     - hang: more than 10 s
@@ -43,7 +43,7 @@ GOOD = ("clear", "accepted")
 
 
 class Fuzzer:
-    """A folder with a healthy example of every kind, a folder per case, and a canary beside them."""
+    """A folder with a healthy example of every kind, a folder per case, and a canary file."""
 
     def __init__(self, root: Path, kinds: Sequence[str]) -> None:
         self.root = root
@@ -59,7 +59,7 @@ class Fuzzer:
                 raise RuntimeError(f"no healthy example of {name}: {ending.detail}")
 
     def _set_environment(self) -> None:
-        """Programs that a file might start, and folders that the library might write to, are in the open here."""
+        """Set up an environment in which started programs and written files are noticed."""
         ghostscript = self.root / "bin" / "gs"
         ghostscript.parent.mkdir()
         ghostscript.write_text(f'#!/bin/sh\ntouch "${CANARY}"\n')
@@ -80,7 +80,7 @@ class Fuzzer:
         return "accepted", ""
 
     def run(self, cases: Sequence[Case], workers: int) -> Iterator[tuple[Case, Ending]]:
-        """Every case with its ending, as they come."""
+        """Yield every case with its ending, as they come."""
         for number, ending in run_all((self._action(n, case) for n, case in enumerate(cases)), workers):
             folder = self._folder(number, cases[number])
             shutil.rmtree(folder, ignore_errors=True)
@@ -101,7 +101,7 @@ class Fuzzer:
 
 
 class _Attempt:
-    """One case, in the child: copy the healthy example, damage it, try to load it."""
+    """One case in the child: copy the healthy example, damage it, load it."""
 
     def __init__(self, case: Case, kind: Kind, folder: Path, healthy: Path) -> None:
         self.case, self.kind, self.folder, self.healthy = case, kind, folder, healthy
@@ -126,7 +126,7 @@ class _Attempt:
 
 
 def warm_up() -> None:
-    """Import now what every child would otherwise import again, and stay with one thread, which survives a fork."""
+    """Import what every child would import again, and use one thread, which survives a fork."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import huggingface_hub.errors  # noqa: F401
@@ -141,13 +141,13 @@ def warm_up() -> None:
 
 
 def kept_cases() -> list[Case]:
-    """The cases that failed once, and the catalogue of triggers."""
+    """Return the cases that failed once, and the catalogue of triggers."""
     lines = SEEDS.read_text(encoding="utf-8").splitlines() if SEEDS.is_file() else []
     return [Case.parse(line) for line in lines if line.strip() and not line.startswith("#")]
 
 
 def chosen_cases(count: int, seed: int, only: Sequence[str]) -> list[Case]:
-    """Kept cases first, then as many drawn ones as are wanted."""
+    """Return the stored cases, followed by drawn ones up to ``count``."""
     cases = [case for case in kept_cases() if case.kind in only]
     left, shares = max(0, count - len(cases)), sum(KINDS[name].share for name in only)
     for name in only:

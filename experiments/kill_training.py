@@ -1,9 +1,9 @@
-"""Does a training that is killed again and again end as if nothing had happened?
+"""Does a training that is killed repeatedly end bit-identical to one that is not?
 
     python -m experiments.kill_training [--kills 100] [--seed 0]
 
 Starts `coattend train` as a user would, on a tiny network, kills it with SIGKILL at a random moment, starts the same
-command again, and so on until it ends by itself. Runs are made until so many kills have hit. Of every killed run all
+command again, and so on until it ends by itself, until the number of kills is reached. Of every killed run all
 tensors of the weights, all metrics but the wall-clock ones, the predictions and the result must be those of a run that
 was never killed, bit for bit. Moments are drawn by phase: while Python starts, at every write of a file (just before
 and just after), and anywhere between the first epoch and the end.
@@ -45,14 +45,14 @@ KILLS_PER_RUN = 10  # then the run may end
 
 @dataclass
 class Run:
-    """One training, however often it was killed."""
+    """One training, killed any number of times."""
 
     root: Path
     kills: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
 
     def start(self) -> subprocess.Popen[str]:
-        """The command, with its folder in this run's."""
+        """Start the command with its folder in that of this run."""
         settings = [part for setting in SETTINGS for part in ("--set", setting)]
         arguments = ["train", MODEL, "--seed", "5", "--folder", str(self.root), *settings]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -65,14 +65,14 @@ class Run:
         )
 
     def finish(self) -> None:
-        """Let it end by itself."""
+        """Run it to its end."""
         process = self.start()
         output, _ = process.communicate(timeout=LIMIT)
         if process.returncode != 0 or "Traceback" in output:
             self.complaints.append(f"exit {process.returncode}: {output.strip()[-300:]}")
 
     def kill_once(self, chance: random.Random) -> None:
-        """Start it and kill it at a moment of a phase."""
+        """Start it and kill it at a random moment of a phase."""
         phase = chance.choices(("start-up", "training", "writing"), (1, 5, 3))[0]
         process = self.start()
         epochs = self.epochs()
@@ -94,7 +94,7 @@ class Run:
             self.complaints.append(output.strip()[-300:])
 
     def _await_write(self, process: subprocess.Popen[str]) -> None:
-        """Until a file that is being written is there: its name begins with a dot."""
+        """Wait until a file is being written: its name starts with a dot."""
         folder = self.folder()
         deadline = time.monotonic() + 5
         while process.poll() is None and time.monotonic() < deadline:
@@ -102,21 +102,21 @@ class Run:
                 return
 
     def folder(self) -> Path:
-        """Where run.json is, or will be."""
+        """Return the folder of run.json."""
         return next((path.parent for path in self.root.rglob("run.json")), self.root)
 
     def epochs(self) -> int:
-        """How many epochs are on record."""
+        """Return the number of recorded epochs."""
         metrics = self.folder() / "metrics.jsonl"
         return metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
 
     def is_finished(self) -> bool:
-        """Whether there is a result."""
+        """Return whether there is a result."""
         return (self.folder() / "result.json").is_file()
 
 
 def differences(killed: Run, straight: Run) -> Iterator[str]:
-    """What is not the same, bit for bit, in two finished runs; and what a killed one left lying about."""
+    """Return what differs in two finished runs, bit for bit, and what the killed one left behind."""
     found, expected = killed.folder(), straight.folder()
     for name in ("last.safetensors", "best.safetensors"):
         ours, theirs = load_file(found / name), load_file(expected / name)
@@ -140,7 +140,7 @@ def _without_clocks(path: Path) -> list[dict[str, object]]:
 
 
 def killed_run(root: Path, kills: int, seed: int) -> Run:
-    """A run that is killed so many times, if it does not end before, and then ends by itself."""
+    """Return a run that is killed ``kills`` times, unless it ends before, and then ends by itself."""
     run, chance = Run(root), random.Random(seed)
     root.mkdir()
     while run.kills.total() < kills and not run.is_finished() and not run.complaints:

@@ -1,6 +1,6 @@
-"""Run actions in forked children with limits on time and memory, and say how each ended.
+"""Run actions in forked children with limits on time and memory, and report how each ended.
 
-A child of a process that has imported everything starts in milliseconds, and whatever it breaks dies with it.
+A child of a process that has imported everything starts in milliseconds, and whatever it breaks ends with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PACKAGE = str(Path(coattend.__file__).parent)
 SECONDS = 10  # of processor time that an action may take: a busy machine must not change the verdict
 PATIENCE = 30.0  # seconds in which an action must have had some processor time, else it waits for something
 MEMORY = 1 << 30  # bytes an action may take
-CAP = 3 << 30  # bytes that the operating system grants it: a bomb must not take the machine along
+CAP = 3 << 30  # bytes that the operating system grants it: a bomb must not exhaust the machine
 
 Action = Callable[[], "tuple[str, str]"]  # a verdict and a line about it
 
@@ -49,7 +49,7 @@ class _Child:
     last_used: float = 0.0
 
     def is_stuck(self) -> bool:
-        """Whether it has had no processor time for long."""
+        """Return whether it has not had processor time for long."""
         used = sum(map(int, Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
         if used != self.used:
             self.used, self.last_used = used, time.monotonic()
@@ -57,7 +57,7 @@ class _Child:
 
 
 def run_all(actions: Iterable[Action], workers: int, seconds: int = SECONDS) -> Iterator[tuple[int, Ending]]:
-    """Every action in a child of its own, so many at a time; yields numbers and endings as they come."""
+    """Run every action in its own child, ``workers`` at a time; yield numbers and endings as they come."""
     waiting = enumerate(actions)
     running: dict[int, _Child] = {}
     exhausted = False
@@ -84,13 +84,13 @@ def run_all(actions: Iterable[Action], workers: int, seconds: int = SECONDS) -> 
 
 
 def run_one(action: Action, seconds: int = SECONDS) -> Ending:
-    """One action in a child of its own."""
+    """Run one action in its own child."""
     ((_, ending),) = run_all([action], 1, seconds)
     return ending
 
 
 def judged(error: BaseException) -> tuple[str, str]:
-    """What an exception is to a user: "clear" if this library raised a ValueError itself, else a traceback."""
+    """Classify an exception for a user: "clear" if this library raised a ValueError itself, else a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if frame.filename.startswith(PACKAGE)]
     place = f"{Path(ours[-1].filename).relative_to(PACKAGE)}:{ours[-1].lineno}" if ours else "outside"

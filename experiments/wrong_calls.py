@@ -1,4 +1,4 @@
-"""Does any wrong call of the Python interface end in something that the caller cannot understand?
+"""Does any wrong call of the Python interface end without a clear message?
 
     python -m experiments.wrong_calls [--only PART] [--show]
 
@@ -38,7 +38,7 @@ GOOD = ("clear", "fine")
 
 
 class _Judged:
-    """One call, in the child."""
+    """One call in the child."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -61,7 +61,7 @@ class _Judged:
 
 
 def _is_signature_error(error: BaseException, call: Call) -> bool:
-    """Python's answer to an unknown keyword, or torch's to an operator's argument of another type."""
+    """Return whether Python refused an unknown keyword, or torch an argument of another type."""
     if call.name.startswith("torch.ops "):
         return isinstance(error, RuntimeError) and "Expected a value of type" in str(error)
     raised_in = traceback.extract_tb(error.__traceback__)[-1].filename

@@ -1,4 +1,4 @@
-"""Run exported networks where coattend cannot be imported, and compare with what the original network returned.
+"""Run exported networks where coattend cannot be imported, and compare their logits with those of the original.
 
     python tests/without_coattend.py FOLDER...
 
@@ -20,16 +20,16 @@ import torch
 
 
 class Absent(importlib.abc.MetaPathFinder):
-    """Refuses to find coattend."""
+    """Finder that refuses coattend."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Fail for coattend; leave the rest to the other finders."""
+        """Raise for coattend; leave other modules to the other finders."""
         if name.partition(".")[0] == "coattend":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def loaded(folder: Path) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Every model file in the folder as a function of images."""
+    """Yield every model file of the folder as a function of images."""
     if (folder / "model.pt").is_file():
         frozen = torch.load(folder / "model.pt", weights_only=False)
         yield "pt", lambda images: frozen(torch.from_numpy(images)).numpy()

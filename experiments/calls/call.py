@@ -1,4 +1,4 @@
-"""One wrong call, and what can be wrong with a tensor."""
+"""Wrong calls and wrong tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Call:
-    """A call as a user might write it. ``fine`` says why it may be answered; without it, an answer is a failure."""
+    """A call as a user might write it. ``fine`` is the reason why an answer is correct, if it is."""
 
     name: str
     function: Callable[[], object]
@@ -21,7 +21,7 @@ class Call:
 
 
 def wrong(name: str, function: Callable[..., object], /, *arguments: Any, fine: str = "", **named: Any) -> Call:
-    """The call of a function with these arguments."""
+    """Return the call of a function with these arguments."""
     return Call(name, partial(function, *arguments, **named), fine)
 
 
@@ -62,7 +62,7 @@ WRONG_TENSORS: dict[str, Callable[[Tensor], Any]] = {
 def with_wrong_tensors(
     name: str, function: Callable[[Any], object], x: Tensor, fine: dict[str, str] | None = None
 ) -> Iterator[Call]:
-    """A function of one tensor, called with every wrong one."""
+    """Yield calls of a function of one tensor with every wrong tensor."""
     fine = {"no images": NOTHING, "no pixels": NOTHING, "meta": SHAPES_ONLY, **(fine or {})}
     for what, spoilt in WRONG_TENSORS.items():
         if what == "three poses" and x.ndim < 5:
@@ -72,7 +72,7 @@ def with_wrong_tensors(
 
 @dataclass(frozen=True)
 class _Deferred:
-    """Makes the wrong tensor only in the child: some of them are dear, others warn."""
+    """Makes the wrong tensor in the child only: some are expensive, others warn."""
 
     function: Callable[[Any], object]
     spoilt: Callable[[Tensor], Any]
@@ -85,7 +85,7 @@ class _Deferred:
 def with_wrong_arguments(
     name: str, function: Callable[..., object], right: dict[str, Any], spoilt: dict[str, tuple[Any, ...]]
 ) -> Iterator[Call]:
-    """A function, called with one wrong argument at a time, and with one that it does not have."""
+    """Yield calls of a function with one wrong argument at a time, and with an unknown one."""
     for key, values in {**spoilt, "nonsense": (1,)}.items():
         for value in values:
             yield wrong(f"{name}({key}={str(value)[:40]})", function, **{**right, key: value})

@@ -1,4 +1,4 @@
-"""Pure functions, the operators beneath them, groups, and the measures of equivariance."""
+"""Pure functions, their operators, groups, and the measures of equivariance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of the named data sets: MNIST, rotated MNIST and CIFAR-10, packed, pickled and stored."""
+"""Files of the named datasets: MNIST, rotated MNIST and CIFAR-10, packed, pickled and stored."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ GIGABYTE = 10**9
 
 
 def expect_small() -> None:
-    """Let the library expect the small stand-ins in the place of the real files."""
+    """Let the library expect small stand-ins instead of the real files."""
     fakes.expect_small_mnist(pytest.MonkeyPatch())
     fakes.expect_small_cifar(pytest.MonkeyPatch())
 
 
 def prepare(folder: Path) -> None:
-    """Every form in a folder of its own, as a user would put it into ``COATTEND_DATA``."""
+    """Write every form into its own folder, as a user would into ``COATTEND_DATA``."""
     expect_small()
     for form in DATA_SETS:
         (folder / form).mkdir()
@@ -80,13 +80,13 @@ def _zip_bomb(path: Path) -> None:
 
 
 def chosen(folder: Path, form: str, place: int) -> Path:
-    """One file of a form."""
+    """Return one file of a form."""
     files = sorted(path for path in (folder / form).rglob("*") if path.is_file() and path.name != ".lock")
     return files[at(place, len(files))]
 
 
 def repack(folder: Path, how: str) -> None:
-    """The CIFAR-10 archive packed in another way, or with something else inside."""
+    """Pack the CIFAR-10 archive in another way, or with other contents."""
     path = folder / "binary" / cifar10.BINARY_ARCHIVE
     content = io.BytesIO()
     modes = {"xz": "w:xz", "bz2": "w:bz2", "plain": "w"}
@@ -130,12 +130,12 @@ PICKLES = {
 
 
 def put_pickle(folder: Path, name: str) -> None:
-    """Another pickle in the place of a CIFAR-10 batch."""
+    """Replace a CIFAR-10 batch by another pickle."""
     (folder / "pickled" / "cifar-10-batches-py" / "data_batch_1").write_bytes(PICKLES[name]())
 
 
 def put_bomb(folder: Path, where: str) -> None:
-    """A small file that unpacks to gigabytes."""
+    """Write a small file that unpacks to gigabytes."""
     if where == "idx":
         os.replace(folder / "bomb.gz", folder / "idx" / mnist.IDX_FILES[0])
     elif where == "rotated":
@@ -148,7 +148,7 @@ AMAT = ("", "nan " * 785, "1 2 3\n", "x", "0 " * 784 + "11\n", "1e999 " * 785, "
 
 
 def put_amat(folder: Path, text: str) -> None:
-    """Foreign text in the place of rotated MNIST's numbers."""
+    """Replace the numbers of rotated MNIST by other text."""
     for name in (rotated_mnist.TRAINING_FILE, rotated_mnist.TEST_FILE):
         (folder / "stored" / name).write_text(text)
 
@@ -157,7 +157,7 @@ def put_amat(folder: Path, text: str) -> None:
 
 
 def load(folder: Path, healthy: Path) -> None:
-    """Every form, listed by ``coattend data list`` and read as a data set, which must be the healthy one's."""
+    """List every form with ``coattend data list`` and load it; the dataset must be that of the healthy file."""
     expect_small()
     for form in DATA_SETS:
         os.environ["COATTEND_DATA"] = str(folder / form)

@@ -1,4 +1,4 @@
-"""Exported files with certificates: ONNX graphs that do something else, certificates that say something else."""
+"""Exported files with certificates: ONNX graphs with other computations, certificates with other claims."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CLAIMS = ("group", "image_shape", "parity", "equivariance", "reference", "digest
 
 
 def prepare(folder: Path) -> None:
-    """One network in three formats."""
+    """Export one network in three formats."""
     run = trained_run(folder)
     for name in (ONNX, CERTIFIED, PT2):
         command("export", run, "--to", folder / name)
@@ -59,7 +59,7 @@ def prepare(folder: Path) -> None:
 
 
 def certificate_of(path: Path) -> str:
-    """The text of a file's certificate; of a .pt2, which nobody checks, none."""
+    """Return the text of a certificate; None for a .pt2, which is not checked."""
     if path.name == CERTIFIED:
         return models.parts(path)[0].get(HEADER_KEY, "{}")
     entries = onnx.load(path).metadata_props if path.name == ONNX else []
@@ -67,7 +67,7 @@ def certificate_of(path: Path) -> str:
 
 
 def put_certificate(folder: Path, name: str, text: str | None) -> None:
-    """Another certificate, or none."""
+    """Replace or remove the certificate."""
     if name == CERTIFIED:
         if text is None:
             models.drop_header(folder, HEADER_KEY)
@@ -84,19 +84,19 @@ def put_certificate(folder: Path, name: str, text: str | None) -> None:
 
 
 def edit_certificate(folder: Path, name: str, place: int, value: Any) -> None:
-    """Another value anywhere in the certificate."""
+    """Replace a value anywhere in the certificate."""
     certificate = json.loads(certificate_of(folder / name))
     if certificate:
         put_certificate(folder, name, json.dumps(edited(certificate, place, value)))
 
 
 def set_field(folder: Path, name: str, field: str, value: Any) -> None:
-    """Another value of one field."""
+    """Replace the value of one field."""
     put_certificate(folder, name, json.dumps({**json.loads(certificate_of(folder / name)), field: value}))
 
 
 def drop_certificate(folder: Path, name: str, place: int) -> None:
-    """A field less."""
+    """Remove a field."""
     certificate = json.loads(certificate_of(folder / name))
     if certificate:
         put_certificate(folder, name, json.dumps(without(certificate, place)))
@@ -122,7 +122,7 @@ HUGE_FIELDS: tuple[tuple[str, Any], ...] = (
 
 
 def change_graph(folder: Path, how: str) -> None:
-    """A graph that is another computation, or none."""
+    """Replace the graph by another computation, or by none."""
     model = onnx.load(folder / ONNX)
     graph = model.graph
     logits, images = graph.output[0].name, graph.input[0].name
@@ -178,7 +178,7 @@ GRAPHS = among(
 
 
 def _endless_loop(logits: str) -> list[onnx.NodeProto]:
-    """``while True: pass`` before the logits."""
+    """Insert an endless loop before the logits."""
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["go_on"], ["go_on_again"]),
@@ -206,7 +206,7 @@ def _endless_loop(logits: str) -> list[onnx.NodeProto]:
 
 
 def check(folder: Path, healthy: Path) -> None:
-    """``coattend check`` of all that was damaged; what passes must compute and claim what the healthy file does."""
+    """Run ``coattend check`` on damaged files; those that pass must compute and claim what the healthy file does."""
     for name in (ONNX, CERTIFIED, PT2):
         if (folder / name).read_bytes() != (healthy / name).read_bytes():
             command("check", folder / name)
@@ -225,7 +225,7 @@ def _unchanged(path: Path, healthy: Path) -> None:
 
 
 def _computation(path: Path) -> bytes:
-    """A graph without remarks for people."""
+    """Return a graph without its documentation."""
     graph = onnx.load(path).graph
     for part in (graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
         part.ClearField("doc_string")

@@ -33,20 +33,20 @@ ADDRESSES = among(
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves one file, as the Hub would or otherwise."""
+    """Serves one file as the Hub does, or wrongly."""
 
     folder: Path
     answer: str
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
-        """As GET, without the content."""
+        """Answer as for GET, without the content."""
         self.do_GET()
 
     def do_GET(self) -> None:
-        """The file, with the headers that the client asks for, or some of them."""
+        """Send the file, with all or some of the headers that the client needs."""
         content = (self.folder / models.FILE).read_bytes()
         if self.answer == "closed":
             self.connection.close()
@@ -68,14 +68,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def prepare(folder: Path) -> None:
-    """A model file for the server."""
+    """Write a model file for the server."""
     models.prepare(folder)
     (folder / ANSWER).write_text("")
     (folder / ADDRESS).write_text("hf://{case}/network")
 
 
 def load(folder: Path, healthy: Path) -> None:
-    """``load_model`` by the address."""
+    """Call ``load_model`` with the address."""
     handler = type("OneAnswer", (Handler,), {"folder": folder, "answer": (folder / ANSWER).read_text()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

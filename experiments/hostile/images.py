@@ -1,4 +1,4 @@
-"""The user's own images: folders of image files and .npz, odd, damaged, huge, or not images at all."""
+"""Images of the user: folders of image files and .npz, unusual, damaged, huge, or not images at all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VICTIM = "0/0"  # the image that is damaged
 
 
 def prepare(folder: Path) -> None:
-    """A network, an .npz and an image folder, with the victim in every format beside it."""
+    """Make a network, an .npz and an image folder, and the image to damage in every format."""
     run = trained_run(folder)
     (folder / models.FILE).write_bytes((run / "last.safetensors").read_bytes())
     drawn = np.random.default_rng(2)
@@ -60,7 +60,7 @@ def prepare(folder: Path) -> None:
 
 
 def put(folder: Path, content: bytes, suffix: str = "png") -> Path:
-    """These bytes in the place of the victim."""
+    """Replace the image by these bytes."""
     (folder / FOLDER / f"{VICTIM}.png").unlink()
     path = folder / FOLDER / f"{VICTIM}.{suffix}"
     path.write_bytes(content)
@@ -68,22 +68,22 @@ def put(folder: Path, content: bytes, suffix: str = "png") -> Path:
 
 
 def flip_image(folder: Path, suffix: str, place: int, bit: int) -> None:
-    """A bit of an image file."""
+    """Flip a bit of an image file."""
     flip(put(folder, (folder / f"victim.{suffix}").read_bytes(), suffix), place, bit)
 
 
 def cut_image(folder: Path, suffix: str, place: int) -> None:
-    """The end of an image file away."""
+    """Remove the end of an image file."""
     cut(put(folder, (folder / f"victim.{suffix}").read_bytes(), suffix), place)
 
 
 def misname(folder: Path, suffix: str, name: str) -> None:
-    """An image file with the ending of another format."""
+    """Give an image file the suffix of another format."""
     put(folder, (folder / f"victim.{suffix}").read_bytes(), name)
 
 
 def png(width: int, height: int, bits: int = 8, colour: int = 0, rows: bytes = b"") -> bytes:
-    """A PNG that declares a size, whether its rows are there or not."""
+    """Write a PNG that declares a size, with or without its rows."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
@@ -99,7 +99,7 @@ def _black(width: int, height: int) -> bytes:
 
 
 def strange(folder: Path, what: str) -> None:
-    """An image that is none, or one of a kind that the library does not expect."""
+    """Write a file that is not an image, or an image of an unexpected kind."""
     content = io.BytesIO()
     suffix = "png"
     noise = np.random.default_rng(3).integers(0, 1 << 16, (28, 28), dtype=np.uint16)
@@ -145,7 +145,7 @@ STRANGE = among(
 
 
 def rearrange(folder: Path, how: str) -> None:
-    """A folder that is laid out in another way."""
+    """Rearrange the folder."""
     root = folder / FOLDER
     if how == "one class":
         for child in sorted(root.iterdir())[1:]:
@@ -185,7 +185,7 @@ LAYOUTS = among(
 
 
 def rename_class(folder: Path, name: str) -> None:
-    """A class with a name that means something to somebody else."""
+    """Give a class a name with a special meaning elsewhere."""
     (folder / FOLDER / "1").rename(folder / FOLDER / name)
 
 
@@ -193,7 +193,7 @@ CLASS_NAMES = among("[red]", "$x_$", "a" * 200, "\udcff", "<script>", "-x", "%s"
 
 
 def change_arrays(folder: Path, how: str) -> None:
-    """An .npz with other arrays in it."""
+    """Write an .npz with other arrays."""
     with np.load(folder / ARRAYS) as file:
         arrays: dict[str, Any] = dict(file)
     images, labels = arrays["images"], arrays["labels"]
@@ -235,7 +235,7 @@ ARRAY_CHANGES = among(
 
 
 def bomb(folder: Path, array: str) -> None:
-    """A small .npz that unpacks to gigabytes."""
+    """Write a small .npz that unpacks to gigabytes."""
     shutil.copy(folder / f"bomb-{array}.npz", folder / ARRAYS)
 
 
@@ -243,12 +243,12 @@ def bomb(folder: Path, array: str) -> None:
 
 
 def load(folder: Path, healthy: Path) -> None:
-    """As a data set at a size."""
+    """Load as a dataset, resized."""
     load_data(_damaged(folder, healthy), size=28)
 
 
 def load_plain(folder: Path, healthy: Path) -> None:
-    """As a data set as it is."""
+    """Load as a dataset."""
     load_data(_damaged(folder, healthy))
 
 
@@ -258,17 +258,17 @@ def _damaged(folder: Path, healthy: Path) -> Path:
 
 
 def train(folder: Path, healthy: Path) -> None:
-    """``coattend train --data``."""
+    """Run ``coattend train --data``."""
     command(*train_command(folder / "runs2", "z2cnn:width=1", _damaged(folder, healthy)))
 
 
 def evaluate(folder: Path, healthy: Path) -> None:
-    """``coattend evaluate --data``."""
+    """Run ``coattend evaluate --data``."""
     command("evaluate", folder / models.FILE, "--data", _damaged(folder, healthy))
 
 
 def predict(folder: Path, _: Path) -> None:
-    """``coattend predict`` of the victim."""
+    """Run ``coattend predict`` on the image."""
     command("predict", folder / models.FILE, *sorted((folder / FOLDER / "0").glob("*.*"))[:3])
 
 

@@ -1,4 +1,4 @@
-"""What a kind of hostile file is made of: a healthy example, ways to damage it, and ways to load it."""
+"""Kinds of hostile files: a healthy example, ways to damage it, and ways to load it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Arguments = st.SearchStrategy[list[Any]]  # values that JSON can hold
 
 
 class SilentAcceptanceError(Exception):
-    """A loader took something damaged for whole."""
+    """A loader accepted something damaged."""
 
 
 class RefusedError(Exception):
-    """A command said no by its exit code, with what it printed."""
+    """A command refused by its exit code; the message is what it printed."""
 
 
 class ObscureError(Exception):
@@ -50,7 +50,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Case:
-    """One hostile file and one way to load it; its text is all that is needed to make it again."""
+    """One hostile file and one way to load it; its text is enough to make it again."""
 
     kind: str
     damage: str
@@ -62,13 +62,13 @@ class Case:
 
     @staticmethod
     def parse(text: str) -> Case:
-        """The inverse of ``str``."""
+        """Invert ``str``."""
         kind, damage, attempt, arguments = text.strip().split(" ", 3)
         return Case(kind, damage, attempt, tuple(json.loads(arguments)))
 
 
 def drawn_cases(name: str, kind: Kind, count: int, random_seed: int) -> list[Case]:
-    """Cases of one kind, the same ones for the same seed: every damage about equally often."""
+    """Draw cases of one kind, the same ones for the same seed: every damage about equally often."""
     cases: list[Case] = []
     for number, (damage, how) in enumerate(kind.damages.items()):
         # A damage with few arguments leaves its places to the next ones.
@@ -99,7 +99,7 @@ def _examples(strategy: st.SearchStrategy[Drawn], count: int, random_seed: int) 
 
 
 def command(*arguments: object, refusing: Sequence[int] = (1,)) -> str:
-    """Run the command line in this process and return what it printed; a user's mistake is raised again."""
+    """Run the command line in this process and return its output; a mistake of the user is raised again."""
     from coattend.cli import main
 
     printed, complaint = io.StringIO(), io.StringIO()

@@ -1,4 +1,4 @@
-"""Model files: safetensors with the arguments that build the network in their header."""
+"""Model files: safetensors with the options of the network in their header."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HUGE_OPTIONS = (
 
 
 def prepare(folder: Path) -> None:
-    """A trained network and an image for it."""
+    """Make a trained network and an image for it."""
     run = trained_run(folder)
     (folder / FILE).write_bytes((run / "last.safetensors").read_bytes())
     digit(folder / IMAGE)
@@ -75,62 +75,62 @@ def prepare(folder: Path) -> None:
 
 
 def header_end(path: Path) -> int:
-    """Where the numbers begin."""
+    """Return the position of the first number."""
     return 8 + int(struct.unpack("<Q", path.read_bytes()[:8])[0])
 
 
 def flip_data(folder: Path, place: int, bit: int) -> None:
-    """A bit of a weight."""
+    """Flip a bit of a weight."""
     flip(folder / FILE, place, bit, start=header_end(folder / FILE))
 
 
 def flip_header(folder: Path, place: int, bit: int) -> None:
-    """A bit of names, shapes, options or the header's length."""
+    """Flip a bit of names, shapes, options or the length of the header."""
     flip(folder / FILE, place, bit, end=header_end(folder / FILE))
 
 
 def rewrite(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor], *, sealed: bool = False) -> None:
-    """A whole safetensors file again: with the digest that it had, or with none, as a hostile or an old file."""
+    """Write the safetensors file again: with its digest, or without one, as a hostile or an old file."""
     kept = {key: value for key, value in metadata.items() if sealed or key != "digest"}
     path.write_bytes(safetensors.torch.save(tensors, kept))
 
 
 def parts(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Header and tensors, as the file has them."""
+    """Return header and tensors of the file."""
     with safetensors.safe_open(path, framework="pt") as file:
         return dict(file.metadata()), {name: file.get_tensor(name) for name in sorted(file.keys())}
 
 
 def edit_options(folder: Path, options: dict[str, Any]) -> None:
-    """Other building arguments."""
+    """Replace the options of the network."""
     metadata, tensors = parts(folder / FILE)
     metadata["options"] = json.dumps({**json.loads(metadata["options"]), **options})
     rewrite(folder / FILE, metadata, tensors)
 
 
 def edit_header(folder: Path, field: str, value: Any) -> None:
-    """Another text in one field, or none at all."""
+    """Replace or remove the text of one field."""
     metadata, tensors = parts(folder / FILE)
     metadata[field] = CONTENTS.get(value, value) if isinstance(value, str) else json.dumps(value)
     rewrite(folder / FILE, {k: v.encode("utf-8", "replace").decode() for k, v in metadata.items()}, tensors)
 
 
 def drop_header(folder: Path, field: str) -> None:
-    """A field that is not there."""
+    """Remove a field."""
     metadata, tensors = parts(folder / FILE)
     metadata.pop(field, None)
     rewrite(folder / FILE, metadata, tensors)
 
 
 def edit_json_field(folder: Path, field: str, place: int, value: Any) -> None:
-    """Another value inside a field that holds JSON."""
+    """Replace a value inside a field that contains JSON."""
     metadata, _ = parts(folder / FILE)
     document = json.loads(metadata.get(field, "[0]"))
     edit_header(folder, field, edited(document, place, value) if document else value)
 
 
 def change_tensor(folder: Path, place: int, how: str, argument: Any, sealed: bool = True) -> None:
-    """One tensor of another type, another shape, other values, under another name, or not at all."""
+    """Change type, shape, values or name of one tensor, or remove it."""
     metadata, tensors = parts(folder / FILE)
     name = list(tensors)[at(place, len(tensors))]
     tensor = tensors[name]
@@ -152,7 +152,7 @@ def change_tensor(folder: Path, place: int, how: str, argument: Any, sealed: boo
 
 
 def retype_all(folder: Path, dtype: str) -> None:
-    """The whole network in another type."""
+    """Convert the whole network to another type."""
     metadata, tensors = parts(folder / FILE)
     retyped = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
     rewrite(folder / FILE, metadata, retyped, sealed=True)
@@ -178,7 +178,7 @@ CHANGES = st.one_of(
 
 
 def unchanged(path: Path, healthy: Path) -> None:
-    """Whether a file that was accepted has every number of the healthy one, bit for bit."""
+    """Return whether an accepted file has every number of the healthy one, bit for bit."""
     (_, found), (_, expected) = parts(path), parts(healthy)
     different = [name for name in expected if name not in found or not same_bits(found[name], expected[name])]
     different += [name for name in found if name not in expected]
@@ -187,43 +187,43 @@ def unchanged(path: Path, healthy: Path) -> None:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equality that tells -0 from 0 and finds NaN equal to itself."""
+    """Return equality of bits: -0 differs from 0, and NaN equals itself."""
     return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
 
 
 def load(folder: Path, healthy: Path) -> None:
-    """As a network, whose tensors must be the healthy ones."""
+    """Load as a network, whose tensors must be those of the healthy file."""
     found, expected = ca.load_model(folder / FILE).state_dict(), ca.load_model(healthy / FILE).state_dict()
     if set(found) != set(expected) or not all(same_bits(found[name], expected[name]) for name in expected):
         raise SilentAcceptanceError("load_model returned a network with other weights")
 
 
 def load_into(folder: Path, healthy: Path) -> None:
-    """Into a network that is there."""
+    """Load into an existing network."""
     ca.load_model(folder / FILE, into=ca.create_model(MODEL))
     unchanged(folder / FILE, healthy / FILE)
 
 
 def check(folder: Path, healthy: Path) -> None:
-    """``coattend check``."""
+    """Run ``coattend check``."""
     command("check", folder / FILE)
     unchanged(folder / FILE, healthy / FILE)
 
 
 def predict(folder: Path, healthy: Path) -> None:
-    """``coattend predict``."""
+    """Run ``coattend predict``."""
     command("predict", folder / FILE, folder / IMAGE)
     unchanged(folder / FILE, healthy / FILE)
 
 
 def evaluate(folder: Path, healthy: Path) -> None:
-    """``coattend evaluate`` on a few images."""
+    """Run ``coattend evaluate`` on a few images."""
     command("evaluate", folder / FILE, "--data", folder / "few.npz")
     unchanged(folder / FILE, healthy / FILE)
 
 
 def certify(folder: Path, healthy: Path) -> None:
-    """``coattend export`` into a file with a certificate."""
+    """Run ``coattend export`` to a file with a certificate."""
     command("export", folder / FILE, "--to", folder / "certified.safetensors")
     unchanged(folder / FILE, healthy / FILE)
 

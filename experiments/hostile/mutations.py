@@ -1,4 +1,4 @@
-"""Damage that any file can suffer: flipped bits, missing ends, foreign contents, JSON with other values in it."""
+"""Damage to any file: flipped bits, missing ends, foreign contents, JSON with other values."""
 
 from __future__ import annotations
 
@@ -46,34 +46,34 @@ CONTENTS = {
 
 
 class Touch:
-    """Unpickling it touches the canary, if anybody lets it."""
+    """An object whose unpickling creates the canary file."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, (f"touch {os.environ[CANARY]}",)
 
 
 def evil_pickle() -> bytes:
-    """A pickle that runs a command."""
+    """Return a pickle that runs a command."""
     return pickle.dumps(Touch())
 
 
 def among(*choices: Any) -> st.SearchStrategy[Any]:
-    """One of these."""
+    """Return a strategy for one of some values."""
     return st.sampled_from(choices)
 
 
 def each(*parts: st.SearchStrategy[Any]) -> Arguments:
-    """One list of arguments."""
+    """Return a strategy for one of some lists of arguments."""
     return st.tuples(*parts).map(list)
 
 
 def at(place: int, length: int) -> int:
-    """The index that a place means."""
+    """Return the index that a position refers to."""
     return place * length // MILLION
 
 
 def flip(path: Path, place: int, bit: int, start: int = 0, end: int | None = None) -> None:
-    """Turn over one bit between two positions."""
+    """Flip one bit between two positions."""
     content = bytearray(path.read_bytes())
     end = len(content) if end is None else end
     content[start + at(place, end - start)] ^= 1 << bit
@@ -81,18 +81,18 @@ def flip(path: Path, place: int, bit: int, start: int = 0, end: int | None = Non
 
 
 def cut(path: Path, place: int) -> None:
-    """Drop the end of a file."""
+    """Remove the end of a file."""
     content = path.read_bytes()
     path.write_bytes(content[: at(place, len(content))])
 
 
 def replace(path: Path, content: str) -> None:
-    """Put one of the contents in the place of a file."""
+    """Replace a file by one of some contents."""
     path.write_text(CONTENTS[content], encoding="utf-8")
 
 
 def displace(path: Path, what: str) -> None:
-    """Put something in the place of a file that is no file."""
+    """Replace a file by something that is not a file."""
     path.unlink()
     if what == "folder":
         path.mkdir()
@@ -112,12 +112,12 @@ DISPLACEMENTS = among("folder", "loop", "dangling", "fifo", "zeros", "memory", "
 
 
 def edited(document: Any, place: int, value: Any) -> Any:
-    """A JSON document with one of its values, at any depth, replaced."""
+    """Return a JSON document with one of its values, at any depth, replaced."""
     return _changed(document, place, lambda container, key: container.__setitem__(key, value))
 
 
 def without(document: Any, place: int) -> Any:
-    """A JSON document with one of its fields or items removed."""
+    """Return a JSON document with one of its fields or items removed."""
     return _changed(document, place, lambda container, key: container.__delitem__(key))
 
 
@@ -137,7 +137,7 @@ def _places(document: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def npy_header(shape: tuple[int, ...], dtype: str = "|u1") -> str:
-    """What numpy writes before the numbers of an array."""
+    """Return the header that numpy writes before the numbers of an array."""
     return f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
 
 
@@ -158,7 +158,7 @@ NPY_HEADERS = {  # what the arrays of an .npz may claim about themselves
 
 
 def forge(path: Path, array: str, header: str, size: int = 1000) -> None:
-    """An array in an .npz whose header says something else than its bytes, or whose bytes are only zeros to no end."""
+    """Write an .npz with an array whose header contradicts its bytes, or whose bytes are endless zeros."""
     with np.load(path) as file:
         others: dict[str, Any] = {name: file[name] for name in file.files if name != array}
     np.savez(path, **others)

@@ -1,4 +1,4 @@
-"""Run folders, finished and stopped: what resuming, testing, reporting and the ledger read."""
+"""Run folders, finished and stopped, as read by training, evaluation, report and ledger."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _StoppedError(Exception):
 
 
 def prepare_finished(folder: Path) -> None:
-    """Two finished runs and the comparison of them."""
+    """Make two finished runs and their comparison."""
     few_images(folder / "few.npz")
     digit(folder / "digit.png")
     command("compare", PLAIN, *train_command(folder / "runs")[1:])
@@ -58,7 +58,7 @@ def prepare_finished(folder: Path) -> None:
 
 
 def prepare_stopped(folder: Path) -> None:
-    """A run that was stopped after its first epoch, and the same run finished."""
+    """Make a run that was stopped after its first epoch, and the same run finished."""
     run = trained_run(folder)
     shutil.copytree(run, folder / STRAIGHT)
     shutil.rmtree(folder / "runs")
@@ -79,24 +79,24 @@ def prepare_stopped(folder: Path) -> None:
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """The file of that name in the attentive run, or beside the runs."""
+    """Return the file of that name in the attentive run, or next to the runs."""
     if name == "comparison.json":
         return folder / "runs" / name
     return attentive_run(folder / "runs") / name
 
 
 def attentive_run(root: Path) -> Path:
-    """The run that is damaged."""
+    """Return the run to damage."""
     return next(path.parent for path in root.rglob("best.safetensors") if "a_p4cnn" in str(path))
 
 
 def edit_json(folder: Path, name: str, place: int, value: Any) -> None:
-    """Another value somewhere in a file."""
+    """Replace a value somewhere in a file."""
     _rewritten(file_in(folder, name), lambda document: edited(document, place, value))
 
 
 def drop_json(folder: Path, name: str, place: int) -> None:
-    """A field less somewhere in a file."""
+    """Remove a field somewhere in a file."""
     _rewritten(file_in(folder, name), lambda document: without(document, place))
 
 
@@ -109,7 +109,7 @@ def _rewritten(path: Path, change: Any) -> None:
 
 
 def edit_predictions(folder: Path, how: str) -> None:
-    """Predictions that do not belong together."""
+    """Write predictions that contradict each other."""
     path = file_in(folder, PREDICTIONS)
     if how == "bomb":
         shutil.copy(folder / BOMB, path)
@@ -136,7 +136,7 @@ def edit_predictions(folder: Path, how: str) -> None:
 
 
 def add_hidden(folder: Path, what: str) -> None:
-    """Files of the user's among those of the run."""
+    """Put files of the user among those of the run."""
     run = attentive_run(folder / "runs")
     if what == "file":
         (run / ".notes").write_text("mine")
@@ -151,7 +151,7 @@ def add_hidden(folder: Path, what: str) -> None:
 
 
 def edit_checkpoint(folder: Path, field: str, value: Any) -> None:
-    """Another value in a field of the checkpoint, or the field away, in a file without a digest as old ones are."""
+    """Replace or remove a field of the checkpoint, in a file without a digest, as of earlier versions."""
     path = file_in(folder, CHECKPOINT)
     content = path.read_bytes()
     state = torch.load(
@@ -167,7 +167,7 @@ def edit_checkpoint(folder: Path, field: str, value: Any) -> None:
 
 
 def replace_checkpoint(folder: Path, what: str) -> None:
-    """Something else in the place of the checkpoint."""
+    """Replace the checkpoint."""
     path = file_in(folder, CHECKPOINT)
     if what == "pickle":
         path.write_bytes(evil_pickle())
@@ -185,37 +185,37 @@ def replace_checkpoint(folder: Path, what: str) -> None:
 
 
 def train(folder: Path, _: Path) -> None:
-    """The command that made the run, again."""
+    """Run the command of the run again."""
     command(*train_command(folder / "runs"))
 
 
 def compare(folder: Path, _: Path) -> None:
-    """The command that made both runs, again."""
+    """Run the command of both runs again."""
     command("compare", PLAIN, *train_command(folder / "runs")[1:])
 
 
 def evaluate(folder: Path, _: Path) -> None:
-    """``coattend evaluate``."""
+    """Run ``coattend evaluate``."""
     command("evaluate", attentive_run(folder / "runs"), "--data", folder / "few.npz")
 
 
 def predict(folder: Path, _: Path) -> None:
-    """``coattend predict``."""
+    """Run ``coattend predict``."""
     command("predict", attentive_run(folder / "runs"), folder / "digit.png")
 
 
 def report(folder: Path, _: Path) -> None:
-    """``coattend report`` on all runs."""
+    """Run ``coattend report`` on all runs."""
     command("report", folder / "runs")
 
 
 def reproduce(folder: Path, _: Path) -> None:
-    """``coattend reproduce`` without a row: the ledger from what is there."""
+    """Run ``coattend reproduce`` without a row: the ledger of the existing runs."""
     command("reproduce", "--folder", folder / "runs", "--ledger", folder)
 
 
 def resume(folder: Path, healthy: Path) -> None:
-    """Go on with the stopped run: it must end as the one that was never stopped, if its state carries a digest."""
+    """Continue the stopped run: it must end as the one that was not stopped, if its state has a digest."""
     run = attentive_run(folder / "runs")
     had_notes = (run / ".notes").is_file()
     checkpoint = run / CHECKPOINT
