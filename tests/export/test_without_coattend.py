@@ -26,6 +26,7 @@ def test_the_program_cannot_import_coattend(tmp_path: Path) -> None:
     assert "No module named 'coattend'" in run.stderr
 
 
+@pytest.mark.slow
 def test_all_networks_return_the_same_without_coattend(tmp_path: Path) -> None:
     largest = {}
     for name in ca.list_models():

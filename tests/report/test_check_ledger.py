@@ -6,6 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from coattend.report.ledger import RUNS, collect
 from coattend.train.record import write_records
 
@@ -14,6 +16,7 @@ SHORT = ("--data", "mini", "--recipe", "quick", "--set", "train_images=64", "--s
          "--set", "epochs=2")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_made_again_agrees_and_an_altered_curve_is_found(tmp_path: Path) -> None:
     train = [sys.executable, "-m", "coattend", "train", "z2cnn", *SHORT, "--seed", "3", "--folder", tmp_path / "runs"]
     subprocess.run(train, check=True, capture_output=True)

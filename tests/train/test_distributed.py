@@ -71,6 +71,7 @@ def test_two_processes_train_like_one_with_the_joint_batch(tmp_path: Path) -> No
 
 
 @pytest.mark.ddp
+@pytest.mark.slow
 def test_compare_works_under_torchrun(tmp_path: Path) -> None:
     settings = ["--set", "epochs=1", "--set", "train_images=64", "--set", "test_images=40"]
     models = ("z2cnn:width=4", "p4cnn:width=2")
@@ -87,6 +88,7 @@ def alone(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.ddp
+@pytest.mark.slow
 def test_a_mistake_that_only_the_first_process_meets_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     process = alone("--folder", str(tmp_path / "file"))
@@ -97,6 +99,7 @@ def test_a_mistake_that_only_the_first_process_meets_is_one_line(tmp_path: Path)
 
 
 @pytest.mark.ddp
+@pytest.mark.slow
 def test_divergence_stops_both_processes_with_one_line(tmp_path: Path) -> None:
     process = alone("--folder", str(tmp_path), "--set", "explode=0.01", "--set", "train_images=64")
     _, complaint = process.communicate(timeout=120)

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -41,6 +42,7 @@ def without_clocks(folder: RunFolder) -> list[dict]:
     return [{k: v for k, v in epoch.to_dict().items() if k not in WALL_CLOCK} for epoch in folder.history()]
 
 
+@pytest.mark.slow
 def test_a_run_killed_five_times_ends_bit_identical(tmp_path: Path) -> None:
     recipe = changed(get_recipe("quick", MODEL), SETTINGS)
     straight = RunFolder.of(tmp_path / "straight", MODEL, recipe, 7)
@@ -92,6 +94,7 @@ def test_ctrl_c_is_answered_and_nothing_is_lost(tmp_path: Path) -> None:
     assert folder.checkpoint.is_file()
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_run_and_keeps_the_former_checkpoint(tmp_path: Path) -> None:
     """A limit on file size, set by the operating system, stands for the full disk: the write fails half-way."""
     recipe = changed(get_recipe("quick", MODEL), SETTINGS)
