@@ -50,9 +50,9 @@ def test_names_with_options_are_files_and_back(monkeypatch: pytest.MonkeyPatch, 
 )
 def test_the_same_network_in_other_words_finds_its_weights(name: str, options: dict) -> None:
     expected = ca.create_model(name.partition(":")[0], pretrained="rotated-mnist")
-    found = ca.create_model(name, **{"pretrained": "rotated-mnist", **options})
-    assert all(torch.equal(tensor, found.state_dict()[key]) for key, tensor in expected.state_dict().items())
-    assert found.image_shape == (1, 28, 28)
+    model = ca.create_model(name, **{"pretrained": "rotated-mnist", **options})
+    assert all(torch.equal(tensor, model.state_dict()[key]) for key, tensor in expected.state_dict().items())
+    assert model.image_shape == (1, 28, 28)
 
 
 def test_other_classes_get_a_new_head_on_trained_stages() -> None:
@@ -104,15 +104,15 @@ def test_shipped_networks_are_sound(name: str, data: str) -> None:
 @pytest.mark.parametrize(("name", "data"), SHIPPED)
 def test_of_several_seeds_the_one_with_the_fewest_validation_errors_is_shipped(name: str, data: str) -> None:
     card = pretrained_file(name, data).with_suffix(".md").read_text()
-    found = re.search(r"Recipe: `(\S+)` of this library, seed (\d+)", card)
-    assert found is not None
+    recipe = re.search(r"Recipe: `(\S+)` of this library, seed (\d+)", card)
+    assert recipe is not None
     results = [json.loads(line) for line in LEDGER.read_text().splitlines()]
     runs = {
         r["seed"]: r
         for r in results
-        if (r["model"], r["recipe"], r["settings"], r["data"]) == (name, found[1], [], data)
+        if (r["model"], r["recipe"], r["settings"], r["data"]) == (name, recipe[1], [], data)
     }
-    shipped = runs[int(found[2])]
+    shipped = runs[int(recipe[2])]
     assert shipped["valid_error"] == min(r["valid_error"] for r in runs.values())
     assert f"chosen on the validation images | {shipped['error']['valid']:.2f} |" in card
     assert f"after the last epoch | {shipped['error']['last']:.2f} |" in card

@@ -1,4 +1,4 @@
-"""Initial weights, logits and one training step of every network of Table 1, in float64, against kept figures.
+"""Initial weights, logits and one training step of every network of Table 1, in float64, against recorded figures.
 
 The figures of reference.json are those of version 0.1.0; a change of the code may speed networks up or move files, but
 not move these. ``python -m tests.models.test_reference`` prints them for the code as it is.
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 import coattend as ca
 
-KEPT = json.loads((Path(__file__).parent / "reference.json").read_text())
+RECORDED = json.loads((Path(__file__).parent / "reference.json").read_text())
 
 
 def figures(name: str) -> dict[str, object]:
@@ -40,16 +40,16 @@ def figures(name: str) -> dict[str, object]:
     }
 
 
-def test_every_network_has_kept_figures() -> None:
-    assert set(KEPT) == set(ca.list_models())
+def test_every_network_has_recorded_figures() -> None:
+    assert set(RECORDED) == set(ca.list_models())
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", RECORDED)
 def test_network_computes_what_it_did(name: str) -> None:
-    now, kept = figures(name), KEPT[name]
-    assert now.pop("weights") == kept["weights"]
+    now, recorded = figures(name), RECORDED[name]
+    assert now.pop("weights") == recorded["weights"]
     for key, values in now.items():
-        assert values == pytest.approx(kept[key], rel=1e-8, abs=1e-8), key
+        assert values == pytest.approx(recorded[key], rel=1e-8, abs=1e-8), key
 
 
 if __name__ == "__main__":

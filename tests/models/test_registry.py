@@ -63,7 +63,7 @@ def test_mistakes_are_answered(name: str, options: dict, message: str) -> None:
         ca.create_model(name, **options)
 
 
-def test_options_behind_the_name_and_as_keywords() -> None:
+def test_options_after_the_name_and_as_keywords() -> None:
     text = "attention=none, dropout=0.3,width=11-23-45,flag=True,eps=1e-3,n=7"
     assert parse_options(text) == {
         "attention": None, "dropout": 0.3, "width": (11, 23, 45), "flag": True, "eps": 1e-3, "n": 7,

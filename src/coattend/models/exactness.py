@@ -17,10 +17,10 @@ def exactness_line(network: EquivariantNetwork, size: tuple[int, int]) -> str:
     if network.group.order == 1:
         return f"{name} is a plain network, equivariant to translations only"
     on = f"exactly equivariant to {network.group.name} on images of {size[0]} x {size[1]}"
-    found = exactness(network, size)
-    if found.proven:
+    result = exactness(network, size)
+    if result.proven:
         return f"{name} is {on}"
-    return f"{name} is NOT {on}: {(found.size_matters and _remedies(network, size)) or found.reason}"
+    return f"{name} is NOT {on}: {(result.size_matters and _remedies(network, size)) or result.reason}"
 
 
 def _remedies(network: EquivariantNetwork, size: tuple[int, int]) -> str:
