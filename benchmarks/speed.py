@@ -1,4 +1,4 @@
-"""All lines of ``coattend bench``, with e2cnn made to run on numpy 2, and how the cost of attention grows.
+"""All lines of ``coattend bench``, and how the cost of attention grows.
 
     python -m benchmarks.speed [--rounds 30] [--no-compiled] [--csv results/speed.csv] [--plot-to docs/assets/speed.png]
 
@@ -78,15 +78,13 @@ def main(rounds: int = 30, compiled: bool = True, csv: Path | None = None, plot_
         csv: Write the figures to this file.
         plot_to: Draw them to this file.
     """
-    from tests import e2cnn_oracle  # noqa: F401 (e2cnn runs on numpy 2 after this import)
-
     for path in (csv, plot_to):
         if path is not None:
             check_target(path, overwrite=True)
     torch.manual_seed(0)
     torch.set_num_threads(2)
     measurements = []
-    for measurement in measured_lines(Setting(rounds=rounds, compiled=compiled), with_e2cnn=True):
+    for measurement in measured_lines(Setting(rounds=rounds, compiled=compiled)):
         measurements.append(measurement)
         console().print(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}", style="dim")
     measurements += growth(rounds=rounds)

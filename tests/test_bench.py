@@ -30,11 +30,8 @@ def shown(measurements: list[Measurement]) -> str:
 
 def test_every_limit_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("e2cnn")
-    from tests import e2cnn_oracle  # noqa: F401 (e2cnn runs on numpy 2 after this import)
-
-    assert bench.e2cnn_obstacle() is None
     monkeypatch.setattr(bench, "peak_resident", lambda *_: 1)  # starts processes; tested below
-    measured = list(bench.measured_lines(bench.Setting(batch=2, rounds=2, compiled=False), with_e2cnn=True))
+    measured = list(bench.measured_lines(bench.Setting(batch=2, rounds=2, compiled=False)))
     with_limit = {(m.kind, m.name): m.limit for m in measured if m.limit is not None}
     assert with_limit == {key: limit for key, limit in bench.LIMITS.items() if key[0] != "compiled"}
     text = shown(measured)
@@ -42,18 +39,12 @@ def test_every_limit_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "at most" in text
 
 
-def test_e2cnn_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(error: Exception) -> None:
-        def network(width: int) -> None:
-            raise error
-
-        monkeypatch.setattr(bench, "E2cnnNetwork", network)
-
-    refuse(ModuleNotFoundError("No module named 'e2cnn'"))
-    assert bench.e2cnn_obstacle() == "No module named 'e2cnn'"
-    refuse(AttributeError("'numpy.ndarray' object has no attribute 'tostring'"))
-    pytest.importorskip("e2cnn")
-    assert "does not run with numpy" in str(bench.e2cnn_obstacle())
+def test_without_e2cnn_its_lines_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "find_spec", lambda _: None)
+    monkeypatch.setattr(bench, "peak_resident", lambda *_: 1)
+    measured = list(bench.measured_lines(bench.Setting(batch=2, rounds=1, compiled=False)))
+    assert measured
+    assert not [m for m in measured if "e2cnn" in m.name]
 
 
 def test_networks_are_alike() -> None:
@@ -118,7 +109,7 @@ def test_results_are_written_with_versions_and_a_plot(tmp_path: Path) -> None:
 
 def test_the_program_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     few = [Measurement.exact("saved bytes", "a / b", 1.0, 1.5)]
-    monkeypatch.setattr(bench, "measured_lines", lambda *_, **__: iter(few))
+    monkeypatch.setattr(bench, "measured_lines", lambda setting: iter(few))
     monkeypatch.setattr(sys, "argv", ["coattend", "bench", "--no-compiled"])
     with pytest.raises(SystemExit) as ended:
         main()

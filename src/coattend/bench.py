@@ -11,7 +11,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ class Setting:
     compiled: bool = True  # compiling the networks takes minutes
 
 
-def measured_lines(setting: Setting, with_e2cnn: bool) -> Iterator[Measurement]:
-    """Yield every line of the table as soon as it is measured."""
+def measured_lines(setting: Setting) -> Iterator[Measurement]:
+    """Yield every line of the table as soon as it is measured; lines with e2cnn need it to be installed."""
+    with_e2cnn = find_spec("e2cnn") is not None
     images, labels = random_batch(setting.batch, setting.size)
     yield from _timed("training step", lambda net: training_step(net, images, labels), setting.rounds, with_e2cnn)
     yield from _timed("inference", lambda net: inference(net, images), setting.rounds, with_e2cnn=False)
@@ -208,17 +210,6 @@ class E2cnnNetwork(nn.Module):
         return self.layers(self.tensor(x, self.image)).tensor.flatten(1)
 
 
-def e2cnn_obstacle() -> str | None:
-    """Return why e2cnn cannot be measured here, or None."""
-    try:
-        E2cnnNetwork(1)
-    except ModuleNotFoundError as error:
-        return str(error)
-    except (AttributeError, ValueError) as error:  # ndarray.tostring and array(copy=False) are gone from numpy 2
-        return f"e2cnn {version('e2cnn')} does not run with numpy {version('numpy')} ({error})"
-    return None
-
-
 def measurement_table(measurements: Sequence[Measurement]) -> Table:
     """Return every ratio with its quartiles, its limit, and whether it is within the limit."""
     table = Table(title="Ratios, medians of interleaved rounds", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -238,7 +229,7 @@ def write_csv(measurements: Sequence[Measurement], path: Path) -> None:
         "coattend": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "e2cnn": _e2cnn_version(),
+        "e2cnn": version("e2cnn") if find_spec("e2cnn") else "none",
         "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "threads": str(torch.get_num_threads()),
     }
@@ -249,10 +240,3 @@ def write_csv(measurements: Sequence[Measurement], path: Path) -> None:
             limit = "" if m.limit is None else f"{m.limit:g}"
             ratios = (f"{value:.4f}" for value in (m.ratio, m.low, m.high))
             writer.writerow((m.kind, m.name, *ratios, limit, *versions.values()))
-
-
-def _e2cnn_version() -> str:
-    try:
-        return version("e2cnn")
-    except PackageNotFoundError:
-        return "none"

@@ -464,16 +464,16 @@ def restrict(
     seed: int = 0,
     overwrite: bool = False,
 ) -> int:
-    """Cut a trained network down to the relative poses that contribute, fine-tune it, and show it before and after.
+    """Restrict a trained network to the relative poses that contribute most, fine-tune it, and compare the stages.
 
     Example: coattend restrict runs/mini/p4cnn/quick/seed0 --keep 2 --to small.safetensors
 
     Args:
         file: A run folder, or one of its .safetensors files.
         keep: Relative poses to keep in every group convolution.
-        budget: Instead, the share of the network's operations to spend, above 0 and up to 1.
-        data: The data to measure and fine-tune on; by default what the network was trained on.
-        to: The file for the smaller network.
+        budget: Instead, the share of the network's multiply-adds to spend, above 0 and up to 1.
+        data: The dataset to measure, fine-tune and test on; by default the one the network was trained on.
+        to: The file of the smaller network.
         epochs: Epochs of fine-tuning.
         images: Training images to measure contributions on.
         picture: Also draw the contributions, as PNG and SVG with this name.
@@ -506,22 +506,19 @@ def bench(rounds: int = 30, compiled: bool = True, csv: File = None) -> int:
     Args:
         rounds: Interleaved rounds per line; the median counts.
         compiled: Also compile the networks, which takes minutes.
-        csv: Write the figures here.
+        csv: Write the figures to this file.
     """
     import torch
 
     from coattend._files import check_target
-    from coattend.bench import Setting, e2cnn_obstacle, measured_lines, measurement_table, write_csv
+    from coattend.bench import Setting, measured_lines, measurement_table, write_csv
 
     if csv is not None:
         check_target(csv, overwrite=True)
     torch.manual_seed(0)
     torch.set_num_threads(2)
-    obstacle = e2cnn_obstacle()
-    if obstacle is not None:
-        say(f"lines with e2cnn are left out: {obstacle}.")
     measurements = []
-    for measurement in measured_lines(Setting(rounds=rounds, compiled=compiled), with_e2cnn=obstacle is None):
+    for measurement in measured_lines(Setting(rounds=rounds, compiled=compiled)):
         measurements.append(measurement)
         say(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}")
     console().print(measurement_table(measurements))
