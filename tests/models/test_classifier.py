@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 import coattend as ca
 from coattend.data import load_data, make_preprocessing
 from coattend.models import container, read_model_file, serialization
-from coattend.models.classifier import Classifier, load_trained, recipe_of
+from coattend.models.classifier import Classifier, load_trained
 from coattend.models.pretrained import pretrained_file
+from coattend.models.records import read_header_recipe
 from coattend.train import Recipe, RunError
 from coattend.train.batches import prepare
 from coattend.train.loop import save_weights
@@ -67,11 +68,20 @@ def test_a_damaged_header_is_named(file: Path, changes: dict[str, str | None], r
 
 
 def test_the_recipe_of_a_file_is_checked(file: Path) -> None:
-    assert recipe_of(file)["data"] == "mini"
-    for recipe, reason in ((None, "recipe is missing"), (json.dumps({"name": "x"}), "recipe.data is missing")):
-        edit(file, recipe=recipe)
-        with pytest.raises(RunError, match=reason):
-            recipe_of(file)
+    trained = load_trained(file)
+    assert trained.dataset == "mini"
+    assert read_header_recipe(file, trained.metadata)["data"] == "mini"
+    edit(file, recipe=json.dumps({"name": "x"}))
+    assert load_trained(file).dataset is None
+    with pytest.raises(RunError, match="recipe.data is missing"):
+        read_header_recipe(file, load_trained(file).metadata)
+    edit(file, recipe=None)
+    assert load_trained(file).dataset is None
+    with pytest.raises(RunError, match="recipe is missing"):
+        read_header_recipe(file, load_trained(file).metadata)
+    edit(file, recipe=json.dumps({"data": 3}))
+    with pytest.raises(RunError, match=r"recipe.data must be a text, got '3'"):
+        load_trained(file)
 
 
 def test_pixels_to_logits_and_predictions() -> None:

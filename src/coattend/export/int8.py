@@ -22,7 +22,7 @@ from coattend.export.input import input_of
 from coattend.export.measurement import Network, as_module, checked_group
 from coattend.export.onnx import IMAGES, export_onnx, onnx_model, seal
 from coattend.export.onnx_check import check_onnx, runner
-from coattend.models.classifier import Classifier, recipe_of
+from coattend.models.classifier import Classifier
 
 if TYPE_CHECKING:
     import onnx
@@ -57,14 +57,13 @@ class Quantization:
 @register_format(
     ".onnx",
     "onnxruntime, browsers, phones",
-    options=("size", "masks", "responses", "int8", "data", "source"),
+    options=("size", "masks", "responses", "int8", "data"),
     check=check_onnx,
 )
 def write_onnx(
     network: nn.Module,
     path: Path,
     *,
-    source: Path | None = None,
     size: int | None = None,
     masks: bool = False,
     responses: bool = False,
@@ -85,9 +84,9 @@ def write_onnx(
             "written by `coattend train`."
         )
     if data is None:
-        if source is None:
-            raise ValueError("--int8 is calibrated on images; name a dataset with --data.")
-        data = recipe_of(source)["data"]
+        data = network.dataset
+    if data is None:
+        raise ValueError("--int8 is calibrated on images; name a dataset with --data.")
     images = load_data(data, size=network.image_shape[1], fit=network.fit)
     return export_int8(
         network,

@@ -15,8 +15,8 @@ from coattend.data import Preprocessing, make_preprocessing
 from coattend.data.images import Fit
 from coattend.models import hub
 from coattend.models.network import EquivariantNetwork
-from coattend.models.records import RunError, damaged, read_header, read_header_recipe
-from coattend.models.serialization import load_model_file, read_model_file, save_model
+from coattend.models.records import RunError, damaged, read_header
+from coattend.models.serialization import load_model_file, save_model
 from coattend.nn.observe import evaluating, recording
 
 BEST, LAST = "best.safetensors", "last.safetensors"  # of a run: the epoch chosen on validation, and the last
@@ -63,6 +63,12 @@ class Classifier(nn.Module):
         self.provenance = provenance
         self.fit: Fit = fit
         self.metadata = dict(metadata or {})
+
+    @property
+    def dataset(self) -> str | None:
+        """Name or path of the dataset that the network was trained on; None if its file does not contain it."""
+        recipe: dict[str, Any] = json.loads(self.metadata.get("recipe", "{}"))
+        return recipe.get("data")
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the logits (n, classes) of pixels (n, channels, height, width) from 0 to 255."""
@@ -191,8 +197,3 @@ def _stored_names(preprocessing: Preprocessing) -> dict[str, str]:
         for number, name in enumerate(preprocessing.names)
         for buffer in preprocessing.steps[number].learnt
     }
-
-
-def recipe_of(path: Path) -> dict[str, Any]:
-    """Return the recipe that a file's network was trained with, as plain values."""
-    return read_header_recipe(path, read_model_file(path)[0])

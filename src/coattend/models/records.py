@@ -48,7 +48,7 @@ def read_header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     checked(path, header, HEADER)
     checked(path, header["preprocessing"], PREPROCESSING, "preprocessing.")
     checked(path, header, {"recipe": TABLE}, optional=True)
-    checked(path, header.get("recipe", {}), {"fit": TEXT}, "recipe.", optional=True)
+    checked(path, header.get("recipe", {}), {"fit": TEXT, "data": TEXT}, "recipe.", optional=True)
     return header
 
 
