@@ -49,7 +49,7 @@ def test_without_e2cnn_its_lines_are_left_out(monkeypatch: pytest.MonkeyPatch) -
 
 def test_networks_are_alike() -> None:
     images, _ = bench.random_batch(2, 28)
-    ours, literal = bench.without_dropout(bench.ATTENTIVE).eval(), bench.literal_network(bench.ATTENTIVE).eval()
+    ours, literal = bench.without_dropout(bench.ATTENTIVE).eval(), bench.literal_network().eval()
     assert sum(isinstance(module, bench.LiteralCoAttention) for module in literal.modules()) == 7
     literal.load_state_dict(ours.state_dict())
     torch.testing.assert_close(literal(images), ours(images), rtol=1e-4, atol=1e-5)

@@ -71,7 +71,7 @@ def _timed(kind: str, step: Callable[[nn.Module], Step], rounds: int, with_e2cnn
 
     times = seconds({"plain": plain_network(), "p4": without_dropout("p4cnn")})
     yield _line(kind, "p4-CNN / plain conv2d network", times["p4"], times["plain"])
-    attentive = {"output": without_dropout(ATTENTIVE), "literal": literal_network(ATTENTIVE)}
+    attentive = {"output": without_dropout(ATTENTIVE), "literal": literal_network()}
     times = seconds({"p4": without_dropout("p4cnn"), **attentive})
     yield _line(kind, "a-p4-CNN (output) / p4-CNN", times["output"], times["p4"])
     yield _line(kind, "a-p4-CNN (literal formula) / p4-CNN", times["literal"], times["p4"])
@@ -85,7 +85,7 @@ def _timed(kind: str, step: Callable[[nn.Module], Step], rounds: int, with_e2cnn
 def _memory(setting: Setting) -> Iterator[Measurement]:
     images, _ = random_batch(setting.batch, setting.size)
     baseline = saved_bytes(without_dropout("p4cnn"), images)
-    for title, network in (("output", without_dropout(ATTENTIVE)), ("literal formula", literal_network(ATTENTIVE))):
+    for title, network in (("output", without_dropout(ATTENTIVE)), ("literal formula", literal_network())):
         ratio = saved_bytes(network, images) / baseline
         yield _exact("saved bytes", f"a-p4-CNN ({title}) / p4-CNN", ratio)
     ratio = saved_bytes(without_dropout("a_dren"), images) / saved_bytes(without_dropout("dren"), images)
@@ -173,15 +173,9 @@ class LiteralCoAttention(CoAttention):
         return softmax / softmax.amax(dim=2, keepdim=True) * x
 
 
-def literal_network(model: str) -> nn.Module:
-    """Return a network of the zoo with the literal formula as its attention."""
-    network = without_dropout(model)
-    for name, module in list(network.named_modules()):
-        if type(module) is CoAttention:
-            literal = LiteralCoAttention(module.channels, module.group, module.structure)
-            literal.load_state_dict(module.state_dict())
-            network.set_submodule(name, literal)
-    return network
+def literal_network() -> nn.Module:
+    """Return a-p4-CNN with the literal formula as its attention."""
+    return create_model("a_p4cnn", attention=LiteralCoAttention, dropout=0.0)
 
 
 class E2cnnNetwork(nn.Module):
