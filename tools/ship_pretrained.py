@@ -18,6 +18,7 @@ from typing import Any
 from coattend._files import write_atomically
 from coattend.export import Certificate, export_safetensors
 from coattend.models import create_model, model_entry
+from coattend.models.classifier import weights_file
 from coattend.models.pretrained import WEIGHTS, file_stem
 from coattend.train import Result, Run, RunFolder
 from coattend.train.record import read_records
@@ -41,7 +42,7 @@ def ship(run: Path) -> Path:
             f"{run} has seed {result.seed}; of those in {RESULTS}, seed {best} has the fewest validation errors: "
             "ship that one."
         )
-    source = folder.best_weights if folder.best_weights.is_file() else folder.last_weights
+    source = weights_file(run)
     if source.stat().st_size > LARGEST:
         raise ValueError(f"{source} has {source.stat().st_size:,} bytes; at most {LARGEST:,} are shipped.")
     target = WEIGHTS / result.data / f"{file_stem(result.model)}.safetensors"

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from coattend import cli
+from coattend.train import loop, memory
+
 SCRIPT = """
 import sys, torch
 from coattend.train.memory import keep_freed_memory
@@ -32,3 +35,16 @@ def test_freed_memory_stays_only_if_asked_for() -> None:
     }
     assert left["keep"] > 190_000_000
     assert left["return"] < 10_000_000
+
+
+def test_only_the_command_line_changes_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append(True))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for accelerator, expected in (("cuda", 0), ("cpu", 1), ("auto", 2)):
+        cli._keep_memory(accelerator)
+        assert len(calls) == expected
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    cli._keep_memory("auto")
+    assert len(calls) == 2
+    assert not hasattr(loop, "keep_freed_memory")

@@ -138,11 +138,16 @@ def weights_file(path: str | Path) -> Path:
         )
     if not path.is_dir():
         return path
-    weights = [path / name for name in (BEST, LAST) if (path / name).is_file()]
-    if not weights:
+    weights = run_weights(path)
+    if weights is None:
         state = "is not a run folder" if not (path / "run.json").is_file() else "has no trained weights yet"
         raise RunError(f"{path} {state}; expected {BEST} or {LAST}, written by `coattend train`.")
-    return weights[0]
+    return weights
+
+
+def run_weights(folder: Path) -> Path | None:
+    """Return the weights of a run: of the epoch chosen on validation, or else the last."""
+    return next((folder / name for name in (BEST, LAST) if (folder / name).is_file()), None)
 
 
 def load_trained(path: str | Path) -> Classifier:

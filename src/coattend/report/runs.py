@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coattend.models import list_models, model_entry
+from coattend.models.classifier import run_weights
 from coattend.models.records import RunError
 from coattend.train.history import Epoch
 from coattend.train.record import Record
@@ -51,8 +52,7 @@ class ReportedRun:
     @property
     def weights(self) -> Path | None:
         """The file that the headline error belongs to, if it is there."""
-        chosen = (self.folder.best_weights, self.folder.last_weights)
-        return next((path for path in chosen if path.is_file()), None)
+        return run_weights(self.folder.path)
 
     @property
     def missing(self) -> str | None:

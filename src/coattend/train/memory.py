@@ -1,22 +1,23 @@
-"""Large maps on CPUs: memory that is freed is kept for the next step instead of going back to the system."""
+"""The memory of a process that trains on CPUs."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 
-# names of <malloc.h>, and what they are set to
+# names of <malloc.h> and their values
 _TRIM_THRESHOLD, _NEVER = -1, -1
 _TOP_PAD, _AT_ONCE = -2, 1 << 28
 _MMAP_MAX, _NONE = -4, 0
 
 
 def keep_freed_memory() -> bool:
-    """Tell the C library of this process to keep what it has once been given; whether it can be told.
+    """Make the C library of this process keep freed memory for the next allocation; return whether it supports that.
 
-    By default glibc takes every block beyond some megabytes from the system and returns it when it is freed, and the
-    first touch of fresh pages costs more than the arithmetic on them: a tenth of a training step, half of an
-    evaluation. The price is that the process stays as large as it has once been.
+    By default glibc takes every block above some megabytes from the system and returns it when it is freed, and the
+    first access to new pages costs more than the arithmetic on them: a tenth of a training step, half of an
+    evaluation. In exchange the process stays as large as it was at its largest. It concerns the whole process, so the
+    command line calls it and the library does not.
     """
     if sys.platform != "linux":
         return False
