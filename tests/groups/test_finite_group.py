@@ -185,3 +185,13 @@ def test_only_indices_are_elements(wrong: object) -> None:
             use(2)
     assert G.generate(np.array([2])) == (0, 2)
     assert G.describe(np.int64(1)) == "turn 90°"
+
+
+def test_angles_and_mirrors_are_those_of_the_numbering() -> None:
+    G = ca.dihedral(8)
+    assert [G.angle(g) for g in G.elements] == [45.0 * r for _ in range(2) for r in range(8)]
+    assert G.mirrored.tolist() == [False] * 8 + [True] * 8
+    assert [ca.cyclic(4, clockwise=True).angle(g) for g in range(4)] == [0, 270, 180, 90]
+    assert not quaternions().mirrored.any()
+    with pytest.raises(ValueError, match="Q8 has no planar action"):
+        quaternions().angle(1)

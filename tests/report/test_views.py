@@ -17,7 +17,6 @@ from coattend.report.views import (
     dominant_pose,
     layer_picture,
     layer_views,
-    pose_angle,
     pose_name,
     posed,
 )
@@ -108,7 +107,7 @@ def test_reductions_slices_and_names() -> None:
     assert views[1].channel_name(9) == "channel 2, slice 90°"
     D = ca.get_group("D4")
     assert [pose_name(D, g) for g in D.elements] == [f"{m}{a}°" for m in ("", "m ") for a in (0, 90, 180, 270)]
-    assert [pose_angle(ca.get_group("C8"), g) for g in range(8)] == [45 * g for g in range(8)]
+    assert [ca.get_group("C8").angle(g) for g in range(8)] == [45 * g for g in range(8)]
     assert pose_name(ca.get_group("C4 clockwise"), 1) == "270°"
 
 

@@ -158,14 +158,25 @@ class FiniteGroup:
             return "identity"
         if self.planar is None:
             return f"element {g}"
-        matrix = self.planar[g]
-        mirrored = np.linalg.det(matrix) < 0
-        turned = matrix @ np.diag([-1.0, 1.0]) if mirrored else matrix
-        degrees = round(float(np.degrees(np.arctan2(turned[1, 0], turned[0, 0]))) % 360, 1) % 360
+        degrees = self.angle(g)
         turn = f"turn {degrees:g}°"
-        if not mirrored:
+        if not self.mirrored[g]:
             return turn if degrees else "no move"
         return f"mirror, {turn}" if degrees else "mirror"
+
+    @cached_property
+    def mirrored(self) -> NDArray[np.bool_]:
+        """Which elements reverse the orientation of space; none, without an action."""
+        if self.action is None:
+            return _read_only(np.zeros(self.order, dtype=bool))
+        return _read_only(np.linalg.det(self.action) < 0)
+
+    def angle(self, g: int) -> float:
+        """Return by how many degrees element g of a planar action turns, counter-clockwise, after its mirror if any."""
+        if self.planar is None:
+            raise ValueError(f"{self.name} has no planar action, so that its elements have no angles.")
+        up = self.planar[self.verified_element(g)][:, 1]  # where "up" goes, which mirroring the columns does not change
+        return round(float(np.degrees(np.arctan2(-up[0], up[1]))) % 360, 1) % 360
 
     def verified_element(self, g: object) -> int:
         """Return ``g`` as an int, after checking that it is an element's index."""

@@ -51,6 +51,10 @@ class SpatialMaxPool2d(_SpatialPool2d):
     Exact where ``(size + 2*padding - kernel_size) % stride == 0``.
     """
 
+    # Defined here so that Python's own errors name this class.
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
+        super().__init__(kernel_size, stride, padding)
+
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         if (self.kernel_size, self.stride, self.padding) == (2, 2, 0) and not (x.shape[-2] % 2 or x.shape[-1] % 2):
@@ -64,6 +68,10 @@ class SpatialAvgPool2d(_SpatialPool2d):
 
     Exact where ``(size + 2*padding - kernel_size) % stride == 0``.
     """
+
+    # Defined here so that Python's own errors name this class.
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
+        super().__init__(kernel_size, stride, padding)
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)

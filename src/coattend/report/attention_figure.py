@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coattend.groups import FiniteGroup
 from coattend.report.style import AMOUNTS, RATIOS, bare, drawing
-from coattend.report.views import LayerPicture, LayerView, dominant_pose, layer_picture, mirrored, pose_name
+from coattend.report.views import LayerPicture, LayerView, dominant_pose, layer_picture, pose_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +105,8 @@ def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) 
     keep = strength >= FAINT * strength.max()
     step = arrow_step(width)
     keep &= _on_lattice(x - (width - 1) / 2, step) & _on_lattice(y - (height - 1) / 2, step)
-    matrices = group.planar[pose[keep].astype(int)]
+    elements = pose[keep].astype(int)
+    matrices = group.planar[elements]
     length = strength[keep] / strength.max()
     centre = (image_size - 1) / 2
     return np.stack(
@@ -114,7 +115,7 @@ def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) 
             (y[keep] - (height - 1) / 2) * view.reduction + centre,
             length * matrices[:, 0, 1],  # where the element sends "up"
             -length * matrices[:, 1, 1],
-            np.linalg.det(matrices) < 0,
+            group.mirrored[elements],
         ],
         axis=1,
     )
@@ -226,7 +227,7 @@ def _draw_arrows(
 
 
 def _caption(picture: LayerPicture, view: LayerView, group: FiniteGroup, width: float) -> str:
-    mirrors = group.planar is not None and bool(mirrored(group).any())
+    mirrors = bool(group.mirrored.any())
     if view.group.order > 1:
         arrows = "Arrows: the pose with the strongest responses at a position, summed over channels; 0° points up."
         arrows += " Orange: not mirrored, blue: mirrored." if mirrors else ""

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from coattend.groups import FiniteGroup
 from coattend.report.style import COLOURS, drawing
-from coattend.report.views import mirrored, pose_angle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,8 +45,8 @@ def contribution_figure(restrictions: Mapping[str, Restriction]) -> Figure:
 
 
 def _draw(axes: PolarAxes, group: FiniteGroup, measured: NDArray[np.float64], after: tuple[int, ...]) -> None:
-    angles = np.radians([pose_angle(group, g) for g in group.elements])
-    mirrors = mirrored(group)
+    angles = np.radians([group.angle(g) for g in group.elements])
+    mirrors = group.mirrored
     rotations = [g for g in group.elements if not mirrors[g]]
     width = 2 * np.pi / len(rotations) * (0.36 if mirrors.any() else 0.7)
     heights = measured / max(float(measured.max()), np.finfo(float).tiny)
@@ -67,7 +66,7 @@ def _draw(axes: PolarAxes, group: FiniteGroup, measured: NDArray[np.float64], af
     axes.set_ylim(0, 1.05)
     axes.set_yticks([0.5, 1.0], ["", ""])
     labelled = rotations[:: -(-len(rotations) // 8)]
-    axes.set_xticks(angles[labelled], [f"{pose_angle(group, g):.0f}°" for g in labelled], size=6.5)
+    axes.set_xticks(angles[labelled], [f"{group.angle(g):.0f}°" for g in labelled], size=6.5)
     axes.tick_params(pad=-3)
     axes.spines["polar"].set_visible(False)
 

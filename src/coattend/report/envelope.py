@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
 from coattend.report.style import COLOURS, INK, drawing
-from coattend.report.views import LayerView, contrast, layer_views, mirrored, pose_angle, pose_name
+from coattend.report.views import LayerView, contrast, layer_views, pose_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,7 +122,7 @@ def envelope_figure(networks: Mapping[str, Mapping[str, Mapping[str, Envelope]]]
                 for number, envelopes in enumerate(networks[network].values()):
                     _draw_envelope(axes, envelopes[layer], number, alone=len(networks[network]) == 1)  # type: ignore[arg-type]
         groups = {e.group for by_data in networks.values() for layers in by_data.values() for e in layers.values()}
-        mirrors = any(mirrored(group).any() for group in groups)
+        mirrors = any(group.mirrored.any() for group in groups)
         _draw_legend(figure, list(next(iter(networks.values()))), mirrors)
     return figure
 
@@ -137,7 +137,7 @@ def _draw_envelope(axes: PolarAxes, envelope: Envelope, number: int, alone: bool
     """Draw an envelope; the first of several has the widest line, so that others that coincide with it are visible."""
     group, colour = envelope.group, COLOURS[number % len(COLOURS)]
     width = 1.8 if alone else (1.2 if number else 3.6)
-    mirrors = mirrored(group)
+    mirrors = group.mirrored
     axes.set_theta_zero_location("N")
     axes.set_ylim(0, 1.05)
     axes.set_yticks([0.5, 1.0], ["", ""])
@@ -164,7 +164,7 @@ def _draw_envelope(axes: PolarAxes, envelope: Envelope, number: int, alone: bool
 
 
 def _theta(group: FiniteGroup, t: int) -> float:
-    return math.radians(pose_angle(group, t))
+    return math.radians(group.angle(t))
 
 
 def _draw_legend(figure: Figure, datasets: list[str], mirrors: bool) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coattend.equivariance.geometry import window_of
@@ -138,21 +136,8 @@ def dominant_pose(view: LayerView) -> tuple[Tensor, Tensor]:
     return strength.argmax(dim=1), contrast(strength)
 
 
-def mirrored(group: FiniteGroup) -> NDArray[np.bool_]:
-    """Return which elements mirror."""
-    assert group.planar is not None
-    return np.asarray(np.linalg.det(group.planar) < 0)
-
-
 def pose_name(group: FiniteGroup, g: int) -> str:
     """Return a short name for axes: ``90°``, for mirrored elements ``m 90°``."""
     if group.planar is None:
         return str(g)
-    return f"{'m ' if mirrored(group)[g] else ''}{pose_angle(group, g):g}°"
-
-
-def pose_angle(group: FiniteGroup, g: int) -> float:
-    """Return the angle in degrees, counter-clockwise, by which an element rotates after its mirror, if it has one."""
-    assert group.planar is not None
-    second = group.planar[g][:, 1]  # the image of "up", which mirroring the columns does not change
-    return round(float(np.degrees(np.arctan2(-second[0], second[1]))) % 360, 1) % 360
+    return f"{'m ' if group.mirrored[g] else ''}{group.angle(g):g}°"

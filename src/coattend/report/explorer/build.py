@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from coattend._files import check_target, write_whole
@@ -123,7 +122,7 @@ def _described(classifier: Classifier, model: onnx.ModelProto) -> dict[str, Any]
         "group": {
             "product": group.product.tolist(),
             "planar": group.planar.reshape(-1, 4).tolist(),
-            "mirrors": bool((np.linalg.det(group.planar) < 0).any()),
+            "mirrors": bool(group.mirrored.any()),
             "elements": [group.describe(g) for g in group.elements],
         },
         "input": model.graph.input[0].name,
