@@ -1,4 +1,4 @@
-"""Modules that gather by tables of their group, and keep these right wherever they are moved."""
+"""The base class of modules with index tables, which stay correct when the module is moved or converted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class TabledModule(nn.Module):
-    """A module with tables: non-persistent buffers that follow from its group and are neither learnt nor saved.
+    """A module with tables: non-persistent buffers that follow from its group and are neither learned nor saved.
 
-    Tables are computed again, not converted, whenever the module moves to another device or precision: memory from
-    ``to_empty`` holds nothing yet, and rounding to a narrow type would stay after the way back to a wide one.
+    Tables are recomputed, not converted, whenever the module moves to another device or dtype: memory from ``to_empty``
+    is uninitialised, and a conversion to a narrow dtype and back would keep the rounding.
     """
 
     def _tables(self) -> dict[str, Tensor]:
-        """Compute the tables on the CPU, those of real numbers in float64 and first."""
+        """Return the tables on the CPU: real ones in float64 and first, then those of indices."""
         raise NotImplementedError
 
     def _make_tables(self, like: Tensor) -> None:
-        """Set the tables, on the device of a tensor and in its precision."""
+        """Register the tables on the device of a tensor, real ones in its dtype."""
         with torch.device("cpu"):
             tables = self._tables()
         for name, table in tables.items():
@@ -46,7 +46,7 @@ class TabledModule(nn.Module):
         self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-        # load_state_dict(assign=True) brings weights of any device and precision, also to a module on the meta device.
+        # load_state_dict(assign=True) replaces weights by those of any device and dtype, also in a module on meta.
         if local_metadata.get("assign_to_params_buffers"):
             tensors = {name: value for name, value in state_dict.items() if isinstance(value, Tensor)}
             own = [value for name, value in tensors.items() if name.startswith(prefix)]
@@ -55,9 +55,9 @@ class TabledModule(nn.Module):
 
 
 def _for_filters(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A conversion such that ``module.to(memory_format=torch.channels_last)`` passes filters on a group.
+    """Return a conversion with which ``module.to(memory_format=torch.channels_last)`` skips filters on a group.
 
-    That format is defined for 4-D tensors; torch asks it of 5-D ones too, and fails. They keep their order in memory.
+    That format is defined for 4-D tensors; torch applies it to 5-D ones too, and fails. They keep their memory format.
     """
 
     def convert(t: Tensor) -> Tensor:

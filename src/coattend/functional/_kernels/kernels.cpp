@@ -1,8 +1,8 @@
-// Co-attention in one pass over a map, forward and backward; the mask is recomputed, never stored. At the end the
-// maximum over 2x2 windows, in the same way.
+// Co-attention in one pass over a map, forward and backward; the mask is recomputed, never stored. The maximum over
+// 2x2 windows follows at the end.
 //
 // A plane belongs to one image and one channel: `slices` times `order` rows of `pixels` numbers, row (t, g) beginning
-// rows[t * order + g] after the plane. Each slice is attended with its own matrix (source pose, target pose), then the
+// rows[t * order + g] after the plane. Each slice is attended to with its own matrix (source pose, target pose), then the
 // slices are summed. Plain co-attention has one slice.
 //
 // No torch header is included, so that building takes seconds. OpenMP is the one torch has loaded: with a second
@@ -22,7 +22,7 @@ namespace {
 #define INLINE __attribute__((always_inline)) inline
 
 constexpr int largest_order = 64;
-constexpr int ordinary_logit = 1024;  // up to it, see Tile
+constexpr int ordinary_logit = 1024;  // the largest one, see Tile
 
 template <typename T> struct Lanes;
 template <> struct Lanes<float> {
@@ -31,7 +31,7 @@ template <> struct Lanes<float> {
     static constexpr int count = 8, mantissa = 23, bias = 127, degree = 5;
     static constexpr float round = 12582912.0f, lowest = -87.0f, log2_e = 1.44269504f;
     static constexpr float ln2_high = 0.693147181f, ln2_low = 0;
-    // Least largest relative error, 9e-8, among the polynomials that are 1 at 0.
+    // The smallest maximum of the relative error, 9e-8, among the polynomials that are 1 at 0.
     static constexpr float series[] = {1, 0.999999707f, 0.4999914919f, 0.1666763659f, 0.0418979756f, 0.008290305692f};
 };
 template <> struct Lanes<double> {
@@ -82,16 +82,16 @@ template <typename T, int N> struct Matrix {
 // Some positions in all poses, one vector or two of each. N is the order where the compiler knows it, else 0.
 // No address of a member is ever taken, so that they stay in registers.
 //
-// `careful` is the formula to the letter for what is out of the ordinary, infinities, NaN and large logits, where one
-// pose has nearly all of the mask. Then d logit is 0 or as small as what rounding a product loses; a product that the
-// compiler fuses with the difference leaves that loss, to be multiplied with a large x.
+// `careful` follows the formula to the letter for infinities, NaN and large logits, where one pose has nearly all of
+// the mask. There d logit is 0 or as small as the rounding error of a product; if the compiler fused that product with
+// the difference, the error would remain and be multiplied by a large x.
 template <typename T, int N, bool careful = false> struct Tile {
     using vec = typename Lanes<T>::vec;
     using bits = typename Lanes<T>::bits;
     static constexpr int most = N ? N : largest_order, depth = N ? 1 : 2, width = depth * Lanes<T>::count;
 
     vec x[most * depth], logit[most * depth], mask[most * depth], top[depth];
-    bits ordinary = ~bits{};  // lanes in which all logits so far were
+    bits ordinary = ~bits{};  // lanes in which all logits so far are ordinary
 
     INLINE static vec at(const T *from) {
         vec values;
@@ -127,7 +127,7 @@ template <typename T, int N, bool careful = false> struct Tile {
                 if constexpr (careful)
                     mask[g * depth + v] = below < vec{} + Lanes<T>::lowest ? vec{} : mask[g * depth + v];
             }
-        // Finite matrices and an input that is not make all logits infinite or NaN, their maximum among them.
+        // If the matrices are finite and the input is not, all logits are infinite or NaN, and so is their maximum.
         for (int v = 0; v < depth; ++v) ordinary &= top[v] * top[v] <= vec{} + T(ordinary_logit) * ordinary_logit;
     }
 
@@ -150,7 +150,7 @@ template <typename T, int N, bool careful = false> struct Tile {
     }
 
     // dx from dy, and the products x[h] * d logit[g] are added to da[h * n + g].
-    // d logit = mask * x * dy, less the sum of these, which the poses at the maximum share evenly.
+    // d logit = mask * x * dy, minus the sum of these, which the poses at the maximum share evenly.
     INLINE void find_gradients(const T *const *from, const T *const *up, T *const *down, int64_t p,
                                const Matrix<T, N> &a, vec *da, int n) {
         find_mask(from, p, a, n);
@@ -191,12 +191,12 @@ template <typename T, int N, bool careful = false> struct Tile {
 
     INLINE vec through_mask(int i) const {
         vec product = mask[i] * x[i];
-        if constexpr (careful) asm("" : "+m"(product));  // rounded: what comes after cannot be fused with it
+        if constexpr (careful) asm("" : "+m"(product));  // rounded, so that it is not fused with what follows
         return product;
     }
 };
 
-// The last positions, too few for a tile, lie in a tile of their own, filled up with zeros.
+// The last positions, too few for a tile, are in a tile of their own, padded with zeros.
 template <typename T, int N> struct Edge {
     using tile = Tile<T, N>;
     T values[tile::most * tile::width];
@@ -216,7 +216,7 @@ template <typename T, int N> struct Edge {
     }
 };
 
-// What a thread works with: up to 170 KB where the order is not known, more than the stack of a thread may have.
+// The working memory of a thread: up to 170 KB where the order is not known, which may exceed its stack.
 template <typename T, int N> struct Scratch {
     Matrix<T, N> a;
     Edge<T, N> in, above, below;
@@ -231,8 +231,8 @@ template <typename T> struct Room<T, 0> {
     Scratch<T, 0> &get() { return *scratch; }
 };
 
-// Fresh memory comes in pages of 4 KB, each of which stops the program when it is first written: for a map of many
-// megabytes that takes as long as attending to it. Large pages make it a five-hundredth as many stops.
+// Fresh memory comes in pages of 4 KB, each of which interrupts the program when it is first written: for a map of many
+// megabytes that takes as long as attending to it. Large pages reduce the interruptions to a five-hundredth.
 void ask_for_large_pages(void *start, int64_t bytes) {
 #ifdef MADV_HUGEPAGE
     constexpr uintptr_t page = uintptr_t(1) << 21;
@@ -250,11 +250,11 @@ struct Shape {
 };
 
 struct PoolShape {
-    int64_t planes, height, width;  // even ones
+    int64_t planes, height, width;  // height and width are even
     int64_t threads;
 };
 
-// One image and channel. Whether logits and matrices were ordinary; if not, it is to be done again carefully.
+// Attends to one image and channel. Returns whether logits and matrices were ordinary; if not, repeat it carefully.
 template <typename T, int N, bool careful>
 INLINE bool attend_plane(const T *x, const T *matrices, T *y, const Shape &s, int64_t plane, Scratch<T, N> &scratch) {
     using Tile = Tile<T, N, careful>;
@@ -305,8 +305,8 @@ template <typename T, int N> void forward(const T *x, const T *matrices, T *y, c
     }
 }
 
-// As attend_plane. dmatrices (batch, channels, slices, order, order) is left for the caller to sum over the batch: the
-// result does not depend on the number of threads.
+// As attend_plane. The caller sums dmatrices (batch, channels, slices, order, order) over the batch, so that the result
+// does not depend on the number of threads.
 template <typename T, int N, bool careful>
 INLINE bool find_plane_gradients(const T *dy, const T *x, const T *matrices, T *dx, T *dmatrices, const Shape &s,
                                  int64_t plane, Scratch<T, N> &scratch) {
@@ -369,8 +369,8 @@ void backward(const T *dy, const T *x, const T *matrices, T *dx, T *dmatrices, c
     }
 }
 
-// The maximum over windows of 2x2, and its gradient, which equal maxima share evenly. Plain loops: they vectorise.
-template <typename T> INLINE T larger(T a, T b) { return a > b || a != a ? a : b; }  // a NaN if there is one
+// The maximum over 2x2 windows, and its gradient, which equal maxima share evenly. Compilers vectorise these loops.
+template <typename T> INLINE T larger(T a, T b) { return a > b || a != a ? a : b; }  // NaN if one of them is
 
 template <typename T> void pool_forward(const T *x, T *y, const PoolShape &s) {
     const int64_t height = s.height / 2, width = s.width / 2;

@@ -1,4 +1,4 @@
-"""Co-attention on GPUs, one pass forward and one backward: what kernels.cpp does, in Triton.
+"""Co-attention on GPUs in Triton, one pass forward and one backward, as in kernels.cpp.
 
 A program attends to a tile: all poses of one image and channel at some positions. Planes, rows and matrices are as in
 :func:`coattend.functional._kernels.cpu.forward`. Nothing is added atomically, so results do not change from run to run.
@@ -35,7 +35,7 @@ def forward(planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step:
 def backward(
     grad: Tensor, planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of :func:`forward` with respect to the planes and the matrices."""
+    """Return the gradients of :func:`forward` with respect to the planes and the matrices."""
     planes = planes.contiguous()
     channels, slices, order, _ = matrices.shape
     width = _width(planes, order)
@@ -50,7 +50,7 @@ def backward(
 
 
 def try_on(device: torch.device) -> None:
-    """Attend to one pixel; RuntimeError or OSError where Triton has no compiler or does not know the device."""
+    """Attend to one pixel; RuntimeError or OSError if Triton has no compiler or does not support the device."""
     try:
         forward(torch.zeros(1, 1, 1, 1, device=device), torch.zeros(1, 1, 1, 1, device=device), [0], 1)
     except (triton.TritonError, subprocess.SubprocessError) as reason:
@@ -88,7 +88,7 @@ def _launch(
             order=order,
             poses=triton.next_power_of_2(order),
             wide=tl.float64 if planes.dtype == torch.float64 else tl.float32,
-            # Where one pose has nearly all of the mask, the backward would amplify what a fused product leaves.
+            # Where one pose has nearly all of the mask, the backward pass would amplify the error of a fused product.
             enable_fp_fusion=False,
             **sizes,
         )
@@ -103,19 +103,19 @@ def _wide(planes: Tensor) -> torch.dtype:
 
 
 def _width(planes: Tensor, order: int) -> int:
-    """Positions of a tile of 2048 numbers, sixteen per thread: several such tiles fit into its registers."""
+    """Return the positions of a tile of 2048 numbers, sixteen per thread: its registers hold several such tiles."""
     return min(triton.next_power_of_2(max(_pixels(planes), 1)), 2048 // triton.next_power_of_2(order))
 
 
 @functools.lru_cache(maxsize=64)
 def _row_table(rows: tuple[int, ...], device: torch.device) -> Tensor:
-    """Kept: a copy to the GPU for every call would make the host wait."""
+    """Cache the rows on the device: the host would wait for a copy in every call."""
     return torch.tensor(rows, device=device)
 
 
 @triton.jit
 def _attended(planes, matrix, rows, pixels, pose, position, order: tl.constexpr, wide: tl.constexpr):
-    """Responses, logits, their maximum and the mask of one slice; beyond the order the mask is 0."""
+    """Return responses, logits, their maximum and the mask of one slice; beyond the order the mask is 0."""
     real, inside = pose < order, position < pixels
     row = tl.load(rows + pose, mask=real, other=0)
     present = real[:, None] & inside[None, :]
@@ -183,7 +183,7 @@ def _backward(
     width: tl.constexpr,
     tiles: tl.constexpr,
 ):
-    """``d logit = mask * x * dy``, less the sum of these, which the poses at the maximum share evenly."""
+    """Compute ``d logit = mask * x * dy`` minus the sum of these, which the poses at the maximum share evenly."""
     program = tl.program_id(0)
     plane = (program // parts).to(tl.int64)
     channel = plane % channels
