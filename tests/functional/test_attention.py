@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -160,3 +161,23 @@ def test_refusals() -> None:
         co_attention(torch.zeros(1, 2, 3, 3), torch.zeros(2, 4), G)
     with pytest.raises(ValueError, match=r"channels=2, group=4\).*got \(3, 4\)"):
         co_attention_mask(torch.zeros(1, 2, 4, 3, 3), torch.zeros(3, 4), G)
+
+
+@pytest.mark.parametrize("dimension", [1, 3])
+def test_maps_have_the_spatial_axes_of_the_group(dimension: int) -> None:
+    """Every position is attended to on its own, so the axes of positions may be merged."""
+    reflection = ca.FiniteGroup([[0, 1], [1, 0]], action=[np.eye(dimension), -np.eye(dimension)])
+    plane = ca.FiniteGroup([[0, 1], [1, 0]], planar=[np.eye(2), -np.eye(2)])
+    x, weights = torch.randn(2, 3, 2, *(4,) * dimension, requires_grad=True), torch.randn(3, 2)
+    flat = x.flatten(3).unsqueeze(-1)
+    for function in (co_attention, co_attention_mask):
+        assert torch.equal(function(x, weights, reflection), function(flat, weights, plane).view(x.shape))
+        with pytest.raises(ValueError, match=r"co_attention expects x to be .*group=2"):
+            function(flat, weights, reflection)
+        with pytest.raises(ValueError, match=r"co_attention expects x to be .*group=2, height, width"):
+            function(x, weights, plane)
+    (ours,) = torch.autograd.grad(co_attention(x, weights, reflection).square().sum(), x)
+    (theirs,) = torch.autograd.grad(co_attention(flat, weights, plane).square().sum(), x)
+    assert torch.equal(ours, theirs)
+    with pytest.raises(ValueError, match="co_attention expects x"):
+        torch.ops.coattend.co_attention(x, torch.randn(3, 2, 2))

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from coattend.functional.checks import (
-    MAP,
     PLANES,
     check_attention,
     check_group,
@@ -25,6 +24,7 @@ from coattend.functional.checks import (
 )
 from coattend.functional.dispatch import autocasts, decomposes, replicated
 from coattend.groups import FiniteGroup
+from coattend.groups.axes import axis_names
 
 Result = TypeVar("Result")
 
@@ -33,7 +33,7 @@ def co_attention(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
     """Weigh the responses of the poses relative to one another: ``mask * x``, [RH20] Eq. 8.
 
     Args:
-        x: a map (batch, channels, group, height, width).
+        x: a map (batch, channels, group, height, width), with as many spatial axes as the group's action has.
         weights: attention vectors (channels, group), from which the matrix is gathered so that the result is
             equivariant, or free matrices (channels, group, group), entry [h, g] relating source h to target g.
         group: the group of the third axis.
@@ -67,6 +67,8 @@ def attend(x: Tensor, matrix: Tensor) -> Tensor:
     check_attention("attend", x, matrix)
     if decomposes(x):
         return attend_formula(x, matrix)
+    if x.ndim != 5:  # the operator has two spatial axes
+        return torch.ops.coattend.co_attention(x.flatten(3).unsqueeze(-1), matrix).reshape(x.shape)
     return torch.ops.coattend.co_attention(x, matrix)
 
 
@@ -111,7 +113,7 @@ def plane_index(planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
 
 
 def mask_formula(x: Tensor, matrix: Tensor) -> Tensor:
-    """Return ``exp(l - max l)`` for logits ``l = x A / n``; x (batch, channels, group, height, width)."""
+    """Return ``exp(l - max l)`` for logits ``l = x A / n``; x (batch, channels, group, positions...)."""
     return without_autocast(_mask, x, matrix)
 
 
@@ -137,8 +139,8 @@ def without_autocast(function: Callable[..., Result], *tensors: Tensor) -> Resul
 def wide_mask(x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return responses (batch, channels, group, positions), logits and mask, in float32 or wider."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    batch, channels, order, height, width = x.shape
-    responses = x.reshape(batch, channels, order, height * width).to(wide)
+    order = x.shape[2]
+    responses = x.flatten(3).to(wide)
     logits = torch.matmul(matrix.transpose(1, 2).to(wide) / order, responses)  # the older ONNX exporter knows no mT
     return responses, logits, torch.exp(logits - logits.amax(dim=2, keepdim=True))
 
@@ -164,10 +166,9 @@ def attention_matrices(function: str, weights: Tensor, channels: int, group: Fin
 
 def _checked_matrix(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
     check_group("co_attention", group)
-    check_tensor("co_attention", "x", x, MAP, 5)
+    axes = axis_names(group.dimension)
+    expected = f"(batch, channels, group={group.order}, {', '.join(axes)})"
+    check_tensor("co_attention", "x", x, expected, 3 + len(axes))
     if x.shape[2] != group.order:
-        raise ValueError(
-            f"co_attention expects a map (batch, channels, group={group.order}, height, width) for {group.name}, "
-            f"got {tuple(x.shape)}."
-        )
+        raise ValueError(f"co_attention expects a map {expected} for {group.name}, got {tuple(x.shape)}.")
     return attention_matrices("co_attention", weights, x.shape[1], group)

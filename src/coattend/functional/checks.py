@@ -87,11 +87,11 @@ def check_one_device(function: str, *tensors: Tensor) -> None:
             )
 
 
-def check_attention(function: str, x: Tensor, matrix: Tensor) -> None:
-    """Require a map and one matrix per channel over its poses."""
-    check_tensor(function, "x", x, MAP, 5)
+def check_attention(function: str, x: Tensor, matrix: Tensor, *, is_planar: bool = False) -> None:
+    """Require a map, with any number of spatial axes unless planar, and one matrix per channel over its poses."""
+    check_tensor(function, "x", x, MAP, 5 if is_planar else 4, or_more=not is_planar)
     check_tensor(function, "the matrix", matrix, MATRICES, 3)
-    _, channels, order, _, _ = x.shape
+    channels, order = x.shape[1:3]
     if matrix.shape != (channels, order, order) or order == 0:
         raise ValueError(
             f"{function} expects one matrix {(channels, order, order)} {MATRICES} and at least one pose for a map "

@@ -244,11 +244,11 @@ class CoAttention(PoseAttention):
     def mask(self, x: Tensor) -> Tensor:
         """Return the mask of a map, in [0, 1], the largest value along the group axis being 1."""
         self.check(x)
-        return _in_two_dimensions(attention_mask, x, self.matrix())
+        return attention_mask(x, self.matrix())
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        return _in_two_dimensions(attend, x, self.matrix())
+        return attend(x, self.matrix())
 
     def attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
         """See :meth:`PoseAttention.attend_slices`; one pass that does not gather the slices."""
@@ -272,11 +272,6 @@ class CoAttention(PoseAttention):
         if self.structure == "full":
             return {}
         return {"index": (attention_index if self.structure == "group" else paper_index)(self.group)}
-
-
-def _in_two_dimensions(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, matrix: Tensor) -> Tensor:
-    """Call a function of maps with two spatial axes on a map with any: attention treats every position alike."""
-    return function(x, matrix) if x.ndim == 5 else function(x.flatten(3).unsqueeze(3), matrix).view(x.shape)
 
 
 def paper_index(group: FiniteGroup) -> Tensor:

@@ -24,7 +24,7 @@ from coattend.functional.checks import check_attention, check_gradient, check_ro
 
 def co_attention(x: Tensor, matrix: Tensor) -> Tensor:
     """Return ``mask * x``: x (batch, channels, group, height, width), matrix (channels, group, group)."""
-    check_attention("co_attention", x, matrix)
+    check_attention("co_attention", x, matrix, is_planar=True)
     order = x.shape[2]
     kernels = _kernels_for(x, order)
     if kernels is None:
@@ -34,7 +34,7 @@ def co_attention(x: Tensor, matrix: Tensor) -> Tensor:
 
 def co_attention_backward(grad: Tensor, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of :func:`co_attention` with respect to x and the matrix."""
-    check_attention("co_attention_backward", x, matrix)
+    check_attention("co_attention_backward", x, matrix, is_planar=True)
     check_gradient("co_attention_backward", grad, x.shape, x)
     order = x.shape[2]
     kernels = _kernels_for(x, order)
@@ -118,12 +118,12 @@ def _attended_shape(planes: Tensor, matrix: Tensor, rows: list[int]) -> tuple[in
 
 
 def _fake_co_attention(x: Tensor, matrix: Tensor) -> Tensor:
-    check_attention("co_attention", x, matrix)
+    check_attention("co_attention", x, matrix, is_planar=True)
     return x.new_empty(x.shape)
 
 
 def _fake_co_attention_gradients(grad: Tensor, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    check_attention("co_attention_backward", x, matrix)
+    check_attention("co_attention_backward", x, matrix, is_planar=True)
     check_gradient("co_attention_backward", grad, x.shape, x)
     return x.new_empty(x.shape), matrix.new_empty(matrix.shape)
 
