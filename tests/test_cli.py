@@ -24,7 +24,7 @@ from coattend.data.images import Fit
 from coattend.train import Recipe
 
 
-def program(shadow: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def started(shadow: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the program in a process of its own; modules in the folder ``shadow`` stand in for libraries."""
     path = os.pathsep.join([str(shadow), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": path}
@@ -112,7 +112,7 @@ def test_check_passes_fails_and_explains(coattend: Verb, tmp_path: Path) -> None
         (("evaluate", "/"), "is not a run folder"),
         (("evaluate", "nowhere.safetensors"), "there is no file nowhere.safetensors"),
         (("predict", "nowhere.safetensors", "a.png"), "there is no file nowhere.safetensors"),
-        (("data", "fetch"), "data fetch expects the name of a data set"),
+        (("data", "fetch"), "data fetch expects the name of a dataset"),
         (("data", "fetch", "mnits"), "mnist"),
         (("reproduce", "p4cn"), "did you mean p4cnn"),
         (("check", "p4cnn", "--size", "5"), "larger than the padded map of 1 x 1; pass larger images"),
@@ -126,7 +126,8 @@ def test_mistakes_end_in_one_line_and_exit_code_2(arguments: tuple[str, ...], me
     assert message in line
 
 
-VERBS = re.findall(r"@app\.command\ndef (\w+)\(", Path(cli.__file__).read_text())
+SOURCES = [path.read_text() for path in Path(cli.__file__).parent.glob("*.py")]
+VERBS = [verb for source in SOURCES for verb in re.findall(r"@app\.command\ndef (\w+)\(", source)]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -141,7 +142,7 @@ def test_help_names_what_is_expected_and_has_an_example(verb: str, coattend: Ver
 
 
 def test_recipes_lists_every_field_with_its_values(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.recipes("z2cnn")
+    cli.runs.recipes("z2cnn")
     lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.strip()}
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names & set(lines) == names - {"name", "settings"}
@@ -151,8 +152,8 @@ def test_recipes_lists_every_field_with_its_values(capsys: pytest.CaptureFixture
 
 def test_version_and_help_do_not_load_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')")
-    assert program(tmp_path, "--version").stdout.strip() == f"coattend {ca.__version__}"
-    shown = program(tmp_path, "train", "--help")
+    assert started(tmp_path, "--version").stdout.strip() == f"coattend {ca.__version__}"
+    shown = started(tmp_path, "train", "--help")
     assert shown.returncode == 0, shown.stderr
     assert "{resize,crop}" in shown.stdout
 
@@ -162,13 +163,13 @@ def test_ctrl_c_while_a_library_is_loaded_ends_without_a_traceback(library: str,
     (tmp_path / f"{library}.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
     )
-    stopped = program(tmp_path, "models")
+    stopped = started(tmp_path, "models")
     assert stopped.returncode == 130
     assert stopped.stderr.split() in ([], ["coattend:", "stopped."])
 
 
 def test_the_command_line_offers_the_fits_of_the_library() -> None:
-    assert get_args(cli.Fit) == get_args(Fit)
+    assert get_args(cli.program.Fit) == get_args(Fit)
 
 
 def test_train_evaluate_and_predict_work_together(coattend: Verb, tmp_path: Path) -> None:
@@ -206,7 +207,7 @@ def test_data_list_shows_all(coattend: Verb) -> None:
             "coattend: here/report.html: No space left on device.",
         ),
         (OSError("timed out"), "coattend: timed out."),
-        (MemoryError("Unable to allocate 3 TiB"), "coattend: not enough memory (Unable to allocate 3 TiB); take"),
+        (MemoryError("Unable to allocate 3 TiB"), "coattend: not enough memory (Unable to allocate 3 TiB); use"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory\nstack"), "coattend: not enough memory (DefaultCPU"),
     ],
 )

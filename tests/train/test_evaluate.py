@@ -15,6 +15,7 @@ from coattend.cli import main
 from coattend.data import load_data, make_preprocessing
 from coattend.data.images import Fit
 from coattend.models.classifier import Classifier
+from coattend.report.console import evaluation_lines
 from coattend.train import RunError, load_trained
 from coattend.train.evaluate import evaluate_classifier as evaluated
 
@@ -94,7 +95,7 @@ def test_only_the_test_split_of_the_training_images_is_tested(run: Path, tmp_pat
     (tmp_path / "moved").rename(tmp_path / "own")
     write_images(tmp_path / "own", count=7)
     tested = evaluated(str(run), None)
-    assert any(line.startswith("these images have changed since the training") for line in tested.lines())
+    assert any(line.startswith("these images have changed since the training") for line in evaluation_lines(tested))
 
 
 def test_a_test_folder_is_preferred_and_colour_made_grey(run: Path, tmp_path: Path) -> None:
@@ -108,10 +109,10 @@ def test_a_test_folder_is_preferred_and_colour_made_grey(run: Path, tmp_path: Pa
 
 
 def test_a_network_that_is_not_exact_is_told_what_would_make_it_so(tmp_path: Path) -> None:
-    lines = "\n".join(evaluated(str(saved(tmp_path, model="p4_allcnn")), None).lines())
+    lines = "\n".join(evaluation_lines(evaluated(str(saved(tmp_path, model="p4_allcnn")), None)))
     assert "not equivariant" in lines
     assert "use images of 25 x 25 or 29 x 29 pixels, or p4_allcnn:downsample=pool" in lines
-    assert "use images of" not in "\n".join(evaluated(str(saved(tmp_path)), None).lines())
+    assert "use images of" not in "\n".join(evaluation_lines(evaluated(str(saved(tmp_path)), None)))
 
 
 def test_errors_and_recall_of_every_class(

@@ -68,7 +68,7 @@ def test_the_verb_prints_the_table_and_draws(sliced: Path, tmp_path: Path, capsy
     to, picture, data = tmp_path / "one.safetensors", tmp_path / "one.png", tmp_path / "few.npz"
     digits = ca.data.load_data("mini").test
     np.savez(data, images=digits.images[:100].numpy(), labels=digits.labels[:100].numpy())
-    assert cli.restrict(str(sliced), keep=1, data=str(data), to=to, epochs=0, images=4, picture=picture) == 0
+    assert cli.networks.restrict(str(sliced), keep=1, data=str(data), to=to, epochs=0, images=4, picture=picture) == 0
     assert "Before and after" in capsys.readouterr().out
     assert restricted_poses(load_trained(to).network)
     assert picture.is_file()

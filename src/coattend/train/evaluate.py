@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from coattend.data import load_data
 from coattend.data.catalog import HeldOut, load_held_out
 from coattend.data.images import convert_channels
 from coattend.equivariance import equivariance_error
-from coattend.models import EquivariantNetwork, exactness_line
+from coattend.models import EquivariantNetwork
 from coattend.models.classifier import Classifier, check_finite, load_trained
 from coattend.models.prediction import write_csv
 from coattend.models.records import RunError
@@ -90,21 +89,16 @@ class EvaluationReport:
     equivariance_error: float
     same_data: bool
 
-    def lines(self) -> Iterator[str]:
-        """Yield error, loss, a line per class, and equivariance error, as text."""
-        yield f"{self.path} on {self.held_out.name} ({self.held_out.provenance}), {len(self.labels):,} images"
-        if self.same_data and self.held_out.provenance != self.trained.provenance:
-            yield f"these images have changed since the training, which was on {self.trained.provenance}"
-        yield f"test error {self.evaluation.error:.2f}%, loss {self.evaluation.loss:.4f}"
-        yield from self._classes()
-        group = self.trained.network.acting_group.name
-        equivariant = self.equivariance_error <= EXACT
-        verdict = "equivariant" if equivariant else "not equivariant; `coattend check` finds the cause"
-        yield f"equivariance error {self.equivariance_error:.1e} over {group}, float32: {verdict}"
-        if not equivariant:
-            yield exactness_line(self.trained.network, self.trained.image_shape[1:])
-        if not self.trained.preprocessing.commutes_with_rotation:
-            yield "its preprocessing does not commute with rotation: it matters which of them comes first"
+    @property
+    def is_equivariant(self) -> bool:
+        """Whether rounding explains the equivariance error."""
+        return self.equivariance_error <= EXACT
+
+    def confusion(self) -> Tensor:
+        """Return how many images of each class (rows) were classified as each class (columns)."""
+        classes = len(self.trained.classes)
+        counts = torch.zeros(classes, classes, dtype=torch.int64)
+        return counts.index_put_((self.labels, self.evaluation.predictions), torch.tensor(1), accumulate=True)
 
     def write_errors(self, path: Path) -> int:
         """Write a CSV with a row per misclassified image, the most confident first; return the number of rows."""
@@ -123,17 +117,6 @@ class EvaluationReport:
         ]
         write_csv(path, ("path", "truth", "answer", "confidence"), rows)
         return len(rows)
-
-    def _classes(self) -> Iterator[str]:
-        """Yield, for every class that was tested, its recall and the classes that it was confused with."""
-        classes = self.trained.classes
-        counts = torch.zeros(len(classes), len(classes), dtype=torch.int64)
-        counts.index_put_((self.labels, self.evaluation.predictions), torch.tensor(1), accumulate=True)
-        for truth, row in enumerate(counts.tolist()):
-            if sum(row):
-                others = sorted(((n, c) for c, n in enumerate(row) if n and c != truth), reverse=True)
-                wrong = "".join(f", {n:,} as {classes[c]}" for n, c in others)
-                yield f"  {classes[truth]}: {row[truth]:,} of {sum(row):,} correct ({row[truth] / sum(row):.1%}){wrong}"
 
 
 def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
