@@ -1,4 +1,4 @@
-"""What the loaders return of the real data sets; skipped where they have not been fetched."""
+"""What the loaders return of the real datasets; skipped where they have not been fetched."""
 
 from __future__ import annotations
 

@@ -44,10 +44,9 @@ class Step(nn.Module):
         """Load a state dict before ``fit`` too, when the shapes of the buffers are not known yet."""
         strict, missing_keys = arguments[1], arguments[2]
         for name in self.learnt:
+            like: Tensor = torch.empty((), dtype=torch.float64) if getattr(self, name) is None else getattr(self, name)
             if prefix + name in state_dict:
-                device = None if getattr(self, name) is None else getattr(self, name).device
-                value = torch.empty(state_dict[prefix + name].shape, dtype=torch.float64, device=device)
-                setattr(self, name, value)
+                setattr(self, name, like.new_empty(state_dict[prefix + name].shape))
             elif strict and getattr(self, name) is None:
                 missing_keys.append(prefix + name)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
