@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import coattend as ca
-from coattend.nn.attention import Structure
+from coattend.nn.co_attention import Structure
 
 
 def letter_f(size: int = 28) -> Tensor:

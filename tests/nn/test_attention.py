@@ -1,151 +1,167 @@
+"""What every form of attention over poses gets from its base class."""
+
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 import coattend as ca
-from coattend.nn.attention import paper_index
-from tests.example_groups import BARE, EXACT, LARGE, alternating4, quaternions, symmetric
+from coattend.equivariance import Cause
+from coattend.nn.attention import ATTENTIONS
+from coattend.nn.observe import attended_convolutions
 
 nn = ca.nn
 
 
-@pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("size", [(5, 5), (4, 7)])
-def test_commutes_with_every_element(name: str, size: tuple[int, int]) -> None:
-    G = ca.get_group(name)
-    ca.assert_equivariant(nn.CoAttention(3, G, init_std=1.0), torch.randn(2, 3, G.order, *size), G, tol=1e-12)
+class Gate(nn.PoseAttention):
+    """A mask that depends on how far a pose is above the mean of all poses."""
+
+    def __init__(self, channels: int, group: ca.FiniteGroup | str) -> None:
+        super().__init__(channels, group)
+        self.scale = torch.nn.Parameter(torch.randn(channels))
+
+    def mask(self, x: Tensor) -> Tensor:
+        return (self.scale[:, None, None, None] * (x - x.mean(2, keepdim=True))).sigmoid()
 
 
-@pytest.mark.parametrize("name", BARE)
-def test_needs_no_planar_action(name: str) -> None:
-    G = BARE[name]()
-    ca.assert_equivariant(nn.CoAttention(3, G, init_std=1.0), torch.randn(2, 3, G.order, 4, 3), G, tol=1e-12)
+class FirstPose(nn.PoseAttention):
+    """A mask that passes the first pose only, which breaks equivariance."""
+
+    @property
+    def is_equivariant(self) -> bool:
+        return False
+
+    def mask(self, x: Tensor) -> Tensor:
+        mask = torch.zeros_like(x)
+        mask[:, :, 0] = 1
+        return mask
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_left_translations_of_large_groups(name: str) -> None:
-    G = ca.FiniteGroup(LARGE[name]().product)  # without the action: nothing to interpolate
-    ca.assert_equivariant(nn.CoAttention(3, G, init_std=1.0), torch.randn(2, 3, G.order, 4, 3), G, tol=1e-12)
+class Halved(nn.CoAttention):
+    def mask(self, x: Tensor) -> Tensor:
+        return super().mask(x) / 2
 
 
-def broken_elements(structure: str, G: ca.FiniteGroup) -> set[int]:
-    errors = ca.equivariance_error(nn.CoAttention(8, G, structure, init_std=1.0), torch.randn(4, 8, G.order, 5, 5), G)
-    assert all(e <= 1e-12 or e > 0.05 for e in errors.values())  # sound or clearly broken, nothing between
-    return {g for g, e in errors.items() if e > 1e-12}
+class Mixin:
+    def mask(self, x: Tensor) -> Tensor:
+        return torch.ones_like(x)
 
 
-def test_eq_11_as_printed_breaks_every_mirror_of_d4_in_our_order() -> None:
-    assert broken_elements("paper", ca.dihedral(4)) == {4, 5, 6, 7}
-    assert broken_elements("group", ca.dihedral(4)) == set()
+class Mixed(Mixin, nn.CoAttention):
+    """Overrides the mask without defining it itself."""
 
 
-def test_eq_11_as_printed_breaks_every_quarter_turn_of_d4_in_groupys_order() -> None:
-    ours = ca.dihedral(4)
-    # GrouPy's element 4m + r is M^m R^r, rotate first, then mirror the rows; rows mirrored = our element 4 + 2.
-    mirror_rows = 6
-    groupy = [int(ours.product[mirror_rows if m else 0, r]) for m in (0, 1) for r in range(4)]
-    table = [[groupy.index(int(ours.product[a, b])) for b in groupy] for a in groupy]
-    G = ca.FiniteGroup(table, ours.planar[groupy], name="D4 in GrouPy's order")
-    broken = broken_elements("paper", G)
-    assert {1, 3} <= broken
-    assert not broken & {0, 2, 4, 6}
-    assert broken_elements("group", G) == set()
-
-
-def test_eq_11_is_exact_on_c2_x_cn_and_eq_9_on_cn() -> None:
-    for n in (2, 3, 4, 8):
-        G = ca.direct_product(ca.cyclic(2), ca.cyclic(n))
-        assert broken_elements("paper", G) == set()
-        assert torch.equal(paper_index(ca.cyclic(n)), ca.functional.attention.attention_index(ca.cyclic(n)))
-
-
-def test_full_attention_breaks_every_element_but_the_identity() -> None:
-    for name in ("C4", "D4"):
-        G = ca.get_group(name)
-        assert broken_elements("full", G) == set(range(1, G.order))
-
-
-@pytest.mark.parametrize("group", [quaternions, alternating4, lambda: symmetric(3)])
-def test_eq_11_is_refused_where_it_is_not_defined(group: object) -> None:
-    with pytest.raises(ValueError, match='structure="paper".*Cn, Dn, C2 x Cn.*structure="group" serves every group'):
-        nn.CoAttention(3, group(), "paper")
-
-
-def test_initialisation_is_the_papers() -> None:
-    torch.manual_seed(0)
-    layer = nn.CoAttention(2000, "p4m", init_std=0.035)
-    diagonal = layer.matrix().diagonal(dim1=1, dim2=2)
-    assert torch.equal(diagonal, torch.ones(2000, 8))
-    assert abs(layer.weight[:, 1:].std().item() / 0.035 - 1) < 0.02
-    full = nn.CoAttention(2000, "p4", "full", init_std=0.1)
-    assert torch.equal(full.weight.diagonal(dim1=1, dim2=2), torch.ones(2000, 4))
-    off = full.weight[:, ~torch.eye(4, dtype=torch.bool)]
-    assert abs(off.std().item() / 0.1 - 1) < 0.02
-    paper = nn.CoAttention(3, "p4m", "paper")
-    assert torch.equal(paper.matrix().diagonal(dim1=1, dim2=2), torch.ones(3, 8))
-
-
-@pytest.mark.parametrize(("structure", "shape"), [("group", (5, 8)), ("paper", (5, 8)), ("full", (5, 8, 8))])
-def test_parameters(structure: str, shape: tuple[int, ...]) -> None:
-    layer = nn.CoAttention(5, "p4m", structure)
-    assert [p.shape for p in layer.parameters()] == [shape]
-    assert list(layer.state_dict()) == ["weight"]
-
-
-def test_slice_attention_with_zero_vectors_is_the_group_convolution() -> None:
-    for name in ("C4", "D4"):
-        sliced, conv = nn.SliceCoAttentiveConv2d(3, 5, 3, name), nn.GroupConv2d(3, 5, 3, name)
-        conv.load_state_dict({k: v for k, v in sliced.state_dict().items() if not k.startswith("attention")})
-        torch.nn.init.zeros_(sliced.attention.weight)
-        x = torch.randn(2, 3, conv.group.order, 6, 7)
-        torch.testing.assert_close(sliced(x), conv(x), rtol=1e-12, atol=1e-12)
-
-
-def test_masks_of_any_model_without_touching_it() -> None:
-    model = torch.nn.Sequential(
-        nn.LiftingConv2d(1, 3, 3, "p4"),
-        nn.CoAttention(3, "p4"),
-        nn.GroupBatchNorm2d(3),
-        torch.nn.Dropout(0.5),
-        nn.SliceCoAttentiveConv2d(3, 2, 3, "p4"),
-        nn.ProjectionConv2d(2, 2, 3, "p4", attention=True),
+def network(attention: type[nn.PoseAttention], group: str = "p4") -> torch.nn.Sequential:
+    return torch.nn.Sequential(
+        nn.LiftingConv2d(1, 3, 3, group), attention(3, group), torch.nn.ReLU(), nn.GroupPool(group)
     )
-    model[3].eval()  # modes differ: each must come back
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    modes = [m.training for m in model.modules()]
-    x = torch.randn(2, 1, 12, 12)
-    masks = ca.attention_masks(model, x)
-    assert {k: tuple(v.shape) for k, v in masks.items()} == {
-        "1": (2, 3, 4, 10, 10),
-        "4.attention": (2, 8, 4, 8, 8),
-        "5.attention": (2, 2, 4, 6, 6),
-    }
-    lifted = model[0](x)
-    torch.testing.assert_close(masks["1"] * lifted, model[1](lifted))
-    assert [m.training for m in model.modules()] == modes
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert not any(m._forward_pre_hooks for m in model.modules())
-    assert ca.attention_masks(torch.nn.Conv2d(1, 1, 3), x) == {}
 
 
-def test_masks_move_with_the_input() -> None:
-    """[RH20] appendix: all masks move synchronously with the input."""
-    G = ca.dihedral(4)
-    model = torch.nn.Sequential(
-        nn.LiftingConv2d(1, 3, 3, G), nn.CoAttention(3, G), nn.GroupConv2d(3, 3, 3, G), nn.CoAttention(3, G)
-    )
+def test_forward_is_the_mask_times_the_map() -> None:
+    x = torch.randn(2, 3, 4, 5, 5)
+    layer = Gate(3, "p4")
+    assert torch.equal(layer(x), layer.mask(x) * x)
+    assert repr(layer) == "Gate(3, group=C4)"
+    assert layer.is_equivariant
+    assert layer.matrix() is None
+
+
+def test_a_form_is_checked_masked_and_diagnosed_like_co_attention() -> None:
     x = torch.randn(2, 1, 9, 9)
-    straight = ca.attention_masks(model, x)
-    for g in G.elements:
-        moved = ca.attention_masks(model, ca.groups.transform_image(x, G, g))
-        for name, mask in straight.items():
-            torch.testing.assert_close(moved[name], ca.groups.transform_map(mask, G, g))
+    ca.assert_equivariant(network(Gate), x, "p4", tol=1e-12)
+    assert ca.is_exact(network(Gate), 9)
+    (mask,) = ca.attention_masks(network(Gate), x).values()
+    assert mask.shape == (2, 3, 4, 7, 7)
+    wrong = network(FirstPose)
+    assert not ca.is_exact(wrong, 9)
+    fault = ca.diagnose(wrong, x, "p4").fault
+    assert fault is not None
+    assert fault.cause is Cause.ATTENTION
+    assert "FirstPose(3, group=C4) does not commute with C4" in fault.remedy
 
 
-def test_hooks_are_removed_when_the_model_fails() -> None:
-    model = torch.nn.Sequential(nn.LiftingConv2d(1, 3, 3, "p4"), nn.CoAttention(3, "p4"))
-    with pytest.raises(ValueError, match="LiftingConv2d expects an image"):
-        ca.attention_masks(model, torch.randn(1, 2, 5, 5))
-    assert model.training
-    assert not model[1]._forward_pre_hooks
+def test_a_form_without_a_mask_says_so() -> None:
+    class Nothing(nn.PoseAttention):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"Nothing does not define mask\(x\)"):
+        Nothing(3, "p4")(torch.randn(1, 3, 4, 2, 2))
+
+
+def test_wrong_input_names_the_form() -> None:
+    with pytest.raises(ValueError, match=r"Gate expects a map \(batch, channels=3, group=4"):
+        Gate(3, "p4")(torch.randn(1, 2, 4, 5, 5))
+    with pytest.raises(ValueError, match="Gate expects channels to be a whole number"):
+        Gate(0, "p4")
+
+
+@pytest.mark.parametrize("form", [Halved, Mixed])
+def test_a_new_mask_replaces_inherited_shortcuts(form: type[nn.CoAttention]) -> None:
+    layer, x = form(3, "p4"), torch.randn(2, 3, 4, 5, 5)
+    assert torch.equal(layer(x), layer.mask(x) * x)
+    assert not layer.is_fusible()
+    conv = nn.SliceCoAttentiveConv2d(2, 3, 3, "p4")
+    plain = nn.CoAttention(12, "p4")
+    conv.attention = form(12, "p4")
+    maps = torch.randn(2, 2, 4, 6, 6)
+    with_mask = conv(maps)
+    conv.attention = plain
+    assert plain.is_fusible()
+    assert not torch.allclose(with_mask, conv(maps))
+
+
+def test_slices_of_a_form_are_those_of_single_layers() -> None:
+    conv, x = nn.SliceCoAttentiveConv2d(2, 3, 3, "p4"), torch.randn(2, 2, 4, 6, 6)
+    conv.attention = Gate(12, "p4")
+    conv.bias.data.zero_()
+    expected = torch.zeros(2, 3, 4, 4, 4)
+    for t in range(4):
+        alone = nn.GroupConv2d(2, 3, 3, "p4", bias=False)
+        alone.weight.data = torch.zeros_like(conv.weight)
+        alone.weight.data[:, :, t] = conv.weight.data[:, :, t]
+        slice_attention = Gate(3, "p4")
+        slice_attention.scale.data = conv.attention.scale.data.view(3, 4)[:, t]
+        expected += slice_attention(alone(x))
+    torch.testing.assert_close(conv(x), expected, rtol=1e-12, atol=1e-12)
+    ca.assert_equivariant(conv, x, "p4", tol=1e-12)
+
+
+def test_co_attention_takes_device_and_dtype() -> None:
+    layer = nn.CoAttention(3, "p4", device="meta", dtype=torch.float32)
+    assert (layer.weight.device.type, layer.weight.dtype, layer.index.device.type) == ("meta", torch.float32, "meta")
+
+
+def test_the_convolution_that_an_attention_weighs_is_found_by_execution() -> None:
+    class Crossed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weigh = Gate(3, "p4")
+            self.last = nn.ProjectionConv2d(3, 2, 3, "p4", attention=True)
+            self.inner = nn.SliceCoAttentiveConv2d(3, 3, 3, "p4")
+            self.lift = nn.LiftingConv2d(1, 3, 3, "p4")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.inner(self.weigh(self.lift(x).relu())))
+
+    assert attended_convolutions(Crossed(), torch.randn(1, 1, 9, 9)) == {
+        "weigh": "lift",
+        "inner.attention": "inner",
+        "last.attention": "last",
+    }
+
+
+def test_forms_are_registered_by_name() -> None:
+    assert ca.register_attention("gate")(Gate) is Gate
+    try:
+        assert ATTENTIONS["gate"] is Gate
+        with pytest.raises(ValueError, match="there is a form of attention 'gate' already"):
+            ca.register_attention("gate")(FirstPose)
+    finally:
+        ATTENTIONS.remove("gate")
+    with pytest.raises(ValueError, match="expects a subclass of PoseAttention, got <class 'torch.nn.modules.linear"):
+        ca.register_attention("linear")(torch.nn.Linear)
+    with pytest.raises(ValueError, match="'output' is the name of a built-in choice"):
+        ca.register_attention("output")(Gate)
+    with pytest.raises(ValueError, match="unknown form of attention 'gates'"):
+        ATTENTIONS["gates"]

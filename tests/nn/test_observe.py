@@ -72,3 +72,52 @@ def test_statistics_are_the_average_over_batches_with_dropout_off() -> None:
     assert norm.momentum == 0.3
     assert model.training
     assert norm.training
+
+
+def test_masks_of_any_model_without_touching_it() -> None:
+    model = nn.Sequential(
+        ca.nn.LiftingConv2d(1, 3, 3, "p4"),
+        ca.nn.CoAttention(3, "p4"),
+        ca.nn.GroupBatchNorm2d(3),
+        nn.Dropout(0.5),
+        ca.nn.SliceCoAttentiveConv2d(3, 2, 3, "p4"),
+        ca.nn.ProjectionConv2d(2, 2, 3, "p4", attention=True),
+    )
+    model[3].eval()  # modes differ: each must come back
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    modes = [m.training for m in model.modules()]
+    x = torch.randn(2, 1, 12, 12)
+    masks = ca.attention_masks(model, x)
+    assert {k: tuple(v.shape) for k, v in masks.items()} == {
+        "1": (2, 3, 4, 10, 10),
+        "4.attention": (2, 8, 4, 8, 8),
+        "5.attention": (2, 2, 4, 6, 6),
+    }
+    lifted = model[0](x)
+    torch.testing.assert_close(masks["1"] * lifted, model[1](lifted))
+    assert [m.training for m in model.modules()] == modes
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not any(m._forward_pre_hooks for m in model.modules())
+    assert ca.attention_masks(nn.Conv2d(1, 1, 3), x) == {}
+
+
+def test_masks_move_with_the_input() -> None:
+    """[RH20] appendix: all masks move synchronously with the input."""
+    G = ca.dihedral(4)
+    model = nn.Sequential(
+        ca.nn.LiftingConv2d(1, 3, 3, G), ca.nn.CoAttention(3, G), ca.nn.GroupConv2d(3, 3, 3, G), ca.nn.CoAttention(3, G)
+    )
+    x = torch.randn(2, 1, 9, 9)
+    straight = ca.attention_masks(model, x)
+    for g in G.elements:
+        moved = ca.attention_masks(model, ca.groups.transform_image(x, G, g))
+        for name, mask in straight.items():
+            torch.testing.assert_close(moved[name], ca.groups.transform_map(mask, G, g))
+
+
+def test_hooks_are_removed_when_the_model_fails() -> None:
+    model = nn.Sequential(ca.nn.LiftingConv2d(1, 3, 3, "p4"), ca.nn.CoAttention(3, "p4"))
+    with pytest.raises(ValueError, match="LiftingConv2d expects an image"):
+        ca.attention_masks(model, torch.randn(1, 2, 5, 5))
+    assert model.training
+    assert not model[1]._forward_pre_hooks

@@ -88,7 +88,7 @@ def freeze_slice_conv(layer: SliceCoAttentiveConv2d, builder: Builder, name: str
 
 def _is_plain(attention: CoAttention) -> bool:
     """Return whether the layer computes co-attention, and not what a subclass or an assignment replaced it with."""
-    return type(attention).freeze is CoAttention.freeze and not {"mask", "forward"} & vars(attention).keys()
+    return type(attention).freeze is CoAttention.freeze and not attention.is_patched
 
 
 def _attend_to_slices(

@@ -115,7 +115,7 @@ def freeze_preprocessing(layer: Preprocessing, builder: Builder, name: str, valu
 def freeze_attention(layer: PoseAttention, builder: Builder, name: str, value: Value) -> Value:
     """Apply the layer's own rule, or trace it if its computation was replaced."""
     own, inside = builder.named(name), builder.respond(name, value)
-    if {"mask", "forward"} & vars(layer).keys():
+    if layer.is_patched:
         return own.traced(layer, inside)
     frozen: Value = layer.freeze(own, inside)
     return frozen

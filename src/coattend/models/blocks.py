@@ -23,7 +23,8 @@ from coattend.nn import (
     SliceCoAttentiveConv2d,
     SpatialMaxPool2d,
 )
-from coattend.nn.attention import ATTENTIONS, Structure
+from coattend.nn.attention import ATTENTIONS
+from coattend.nn.co_attention import Structure
 
 Attention = str | type[PoseAttention]
 Position = Literal["conv", "norm", "relu"]

@@ -1,8 +1,8 @@
 """Layers on a group: convolutions, co-attention, norms, pooling, dropout."""
 
 from coattend.nn._conv_base import PoseConv2d as PoseConv2d
-from coattend.nn.attention import CoAttention as CoAttention
 from coattend.nn.attention import PoseAttention as PoseAttention
+from coattend.nn.co_attention import CoAttention as CoAttention
 from coattend.nn.conv import GroupConv2d as GroupConv2d
 from coattend.nn.conv import LiftingConv2d as LiftingConv2d
 from coattend.nn.conv import ProjectionConv2d as ProjectionConv2d

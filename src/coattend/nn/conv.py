@@ -14,7 +14,8 @@ from coattend.functional.pose_blocks import PoseBlocks, blocks_are_faster
 from coattend.functional.tables import BlockTables, GroupTables, group_tables
 from coattend.groups import FiniteGroup, Interpolation
 from coattend.nn._conv_base import Device, PoseConv2d
-from coattend.nn.attention import CoAttention, PoseAttention, Structure
+from coattend.nn.attention import PoseAttention
+from coattend.nn.co_attention import CoAttention, Structure
 
 
 class LiftingConv2d(PoseConv2d):

@@ -9,7 +9,7 @@ import torch
 from coattend.functional.geometry import Size
 from coattend.groups import cyclic
 from coattend.nn._conv_base import Device
-from coattend.nn.attention import Structure
+from coattend.nn.co_attention import Structure
 from coattend.nn.conv import GroupConv2d, LiftingConv2d, ProjectionConv2d
 
 CLOCKWISE = cyclic(4, clockwise=True)

@@ -14,7 +14,8 @@ from coattend.functional.geometry import Size
 from coattend.functional.tables import SliceTables, slice_tables
 from coattend.groups import FiniteGroup, Interpolation
 from coattend.nn._conv_base import Device, PoseConv2d
-from coattend.nn.attention import CoAttention, PoseAttention, Structure, attend_gathered
+from coattend.nn.attention import PoseAttention, attend_gathered
+from coattend.nn.co_attention import CoAttention, Structure
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import coattend as ca
+from coattend.nn.co_attention import paper_index
+from tests.example_groups import BARE, EXACT, LARGE, alternating4, quaternions, symmetric
+
+nn = ca.nn
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("size", [(5, 5), (4, 7)])
+def test_commutes_with_every_element(name: str, size: tuple[int, int]) -> None:
+    G = ca.get_group(name)
+    ca.assert_equivariant(nn.CoAttention(3, G, init_std=1.0), torch.randn(2, 3, G.order, *size), G, tol=1e-12)
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_needs_no_planar_action(name: str) -> None:
+    G = BARE[name]()
+    ca.assert_equivariant(nn.CoAttention(3, G, init_std=1.0), torch.randn(2, 3, G.order, 4, 3), G, tol=1e-12)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_left_translations_of_large_groups(name: str) -> None:
+    G = ca.FiniteGroup(LARGE[name]().product)  # without the action: nothing to interpolate
+    ca.assert_equivariant(nn.CoAttention(3, G, init_std=1.0), torch.randn(2, 3, G.order, 4, 3), G, tol=1e-12)
+
+
+def broken_elements(structure: str, G: ca.FiniteGroup) -> set[int]:
+    errors = ca.equivariance_error(nn.CoAttention(8, G, structure, init_std=1.0), torch.randn(4, 8, G.order, 5, 5), G)
+    assert all(e <= 1e-12 or e > 0.05 for e in errors.values())  # sound or clearly broken, nothing between
+    return {g for g, e in errors.items() if e > 1e-12}
+
+
+def test_eq_11_as_printed_breaks_every_mirror_of_d4_in_our_order() -> None:
+    assert broken_elements("paper", ca.dihedral(4)) == {4, 5, 6, 7}
+    assert broken_elements("group", ca.dihedral(4)) == set()
+
+
+def test_eq_11_as_printed_breaks_every_quarter_turn_of_d4_in_groupys_order() -> None:
+    ours = ca.dihedral(4)
+    # GrouPy's element 4m + r is M^m R^r, rotate first, then mirror the rows; rows mirrored = our element 4 + 2.
+    mirror_rows = 6
+    groupy = [int(ours.product[mirror_rows if m else 0, r]) for m in (0, 1) for r in range(4)]
+    table = [[groupy.index(int(ours.product[a, b])) for b in groupy] for a in groupy]
+    G = ca.FiniteGroup(table, ours.planar[groupy], name="D4 in GrouPy's order")
+    broken = broken_elements("paper", G)
+    assert {1, 3} <= broken
+    assert not broken & {0, 2, 4, 6}
+    assert broken_elements("group", G) == set()
+
+
+def test_eq_11_is_exact_on_c2_x_cn_and_eq_9_on_cn() -> None:
+    for n in (2, 3, 4, 8):
+        G = ca.direct_product(ca.cyclic(2), ca.cyclic(n))
+        assert broken_elements("paper", G) == set()
+        assert torch.equal(paper_index(ca.cyclic(n)), ca.functional.attention.attention_index(ca.cyclic(n)))
+
+
+def test_full_attention_breaks_every_element_but_the_identity() -> None:
+    for name in ("C4", "D4"):
+        G = ca.get_group(name)
+        assert broken_elements("full", G) == set(range(1, G.order))
+
+
+@pytest.mark.parametrize("group", [quaternions, alternating4, lambda: symmetric(3)])
+def test_eq_11_is_refused_where_it_is_not_defined(group: object) -> None:
+    with pytest.raises(ValueError, match='structure="paper".*Cn, Dn, C2 x Cn.*structure="group" serves every group'):
+        nn.CoAttention(3, group(), "paper")
+
+
+def test_initialisation_is_the_papers() -> None:
+    torch.manual_seed(0)
+    layer = nn.CoAttention(2000, "p4m", init_std=0.035)
+    diagonal = layer.matrix().diagonal(dim1=1, dim2=2)
+    assert torch.equal(diagonal, torch.ones(2000, 8))
+    assert abs(layer.weight[:, 1:].std().item() / 0.035 - 1) < 0.02
+    full = nn.CoAttention(2000, "p4", "full", init_std=0.1)
+    assert torch.equal(full.weight.diagonal(dim1=1, dim2=2), torch.ones(2000, 4))
+    off = full.weight[:, ~torch.eye(4, dtype=torch.bool)]
+    assert abs(off.std().item() / 0.1 - 1) < 0.02
+    paper = nn.CoAttention(3, "p4m", "paper")
+    assert torch.equal(paper.matrix().diagonal(dim1=1, dim2=2), torch.ones(3, 8))
+
+
+@pytest.mark.parametrize(("structure", "shape"), [("group", (5, 8)), ("paper", (5, 8)), ("full", (5, 8, 8))])
+def test_parameters(structure: str, shape: tuple[int, ...]) -> None:
+    layer = nn.CoAttention(5, "p4m", structure)
+    assert [p.shape for p in layer.parameters()] == [shape]
+    assert list(layer.state_dict()) == ["weight"]
+
+
+def test_slice_attention_with_zero_vectors_is_the_group_convolution() -> None:
+    for name in ("C4", "D4"):
+        sliced, conv = nn.SliceCoAttentiveConv2d(3, 5, 3, name), nn.GroupConv2d(3, 5, 3, name)
+        conv.load_state_dict({k: v for k, v in sliced.state_dict().items() if not k.startswith("attention")})
+        torch.nn.init.zeros_(sliced.attention.weight)
+        x = torch.randn(2, 3, conv.group.order, 6, 7)
+        torch.testing.assert_close(sliced(x), conv(x), rtol=1e-12, atol=1e-12)
