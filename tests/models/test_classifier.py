@@ -6,6 +6,7 @@ import copy
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -132,6 +133,17 @@ def test_a_saved_classifier_is_loaded_as_it_was(tmp_path: Path, monkeypatch: pyt
         assert getattr(loaded, name) == getattr(saved, name)
     _, _, extra = read_model_file(tmp_path / "c.safetensors")  # the names that earlier versions read
     assert sorted(extra) == ["1.zca0.1.matrix", "1.zca0.1.mean", "2.clip99.bound"]
+
+
+def test_wrong_use_is_told(tmp_path: Path) -> None:
+    network = ca.create_model("p4cnn:width=1").float()
+    classifier = Classifier(network, make_preprocessing(["scalar"]), "0123456789", (1, 28, 28))
+    for call in (lambda: classifier.save(tmp_path / "c.safetensors"), lambda: classifier(torch.zeros(1, 1, 28, 28))):
+        with pytest.raises(ValueError, match=r"Preprocessing is not fitted; call fit\(train_images\)"):
+            call()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="from 0 to 255, got ndarray; pass Split.images"):
+        classifier.predict(np.zeros((1, 1, 28, 28)))  # type: ignore[arg-type]
 
 
 def test_a_classifier_is_exported_in_one_piece() -> None:

@@ -66,11 +66,15 @@ class Preprocessing(nn.Module):
             step.fit(chunks)
         return self
 
+    def check_fitted(self) -> None:
+        """Raise unless every step has what it learns from the training images."""
+        if not all(step.is_fitted for step in self.steps):
+            raise ValueError("Preprocessing is not fitted; call fit(train_images) or load_state_dict(state) first.")
+
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the input of the network, float32 on the device of the pixels."""
         _check_images(pixels)
-        if not all(step.is_fitted for step in self.steps):
-            raise ValueError("Preprocessing is not fitted; call fit(train_images) or load_state_dict(state) first.")
+        self.check_fitted()
         dtype = self._carrier.dtype
         if torch.compiler.is_compiling() or len(pixels) <= CHUNK:
             return _through(self.steps, pixels.to(dtype)).float()

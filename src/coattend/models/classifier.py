@@ -76,7 +76,12 @@ class Classifier(nn.Module):
 
     def predict(self, images: Tensor) -> list[Prediction]:
         """Classify images (n, channels, height, width), bytes or floating-point values from 0 to 255."""
-        if images.is_floating_point() and images.numel() and 0 < float(images.max()) <= 1:
+        if (
+            isinstance(images, Tensor)
+            and images.is_floating_point()
+            and images.numel()
+            and 0 < float(images.max()) <= 1
+        ):
             raise ValueError(
                 f"predict expects values from 0 to 255, got none above {float(images.max()):g}; multiply images with "
                 "values from 0 to 1 by 255."
@@ -98,6 +103,7 @@ class Classifier(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write everything into one safetensors file, which :func:`load_trained` reads."""
+        self.preprocessing.check_fitted()
         metadata = {
             **self.metadata,
             "preprocessing": json.dumps({"steps": self.preprocessing.names, "clip": self.preprocessing.clip}),

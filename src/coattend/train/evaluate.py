@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +121,7 @@ class EvaluationReport:
 def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
     """Test a trained network on the test split of its own data, or on other images with classes of the same names."""
     trained = load_trained(path)
-    own = _dataset_of(trained)
+    own = trained.dataset
     if own is None and data_name is None:
         raise RunError(f"{path} does not name its training data; choose the images with --data.")
     same = data_name is None or (own is not None and Path(data_name).resolve() == Path(own).resolve())
@@ -155,9 +154,3 @@ def _matched_labels(held_out: HeldOut, trained: Classifier, path: str) -> Tensor
             "the same names."
         )
     return torch.tensor([trained.classes.index(name) for name in held_out.classes])[held_out.split.labels]
-
-
-def _dataset_of(trained: Classifier) -> str | None:
-    """The dataset that the recipe of a trained network names."""
-    recipe = json.loads(trained.metadata.get("recipe", "{}"))
-    return str(recipe["data"]) if "data" in recipe else None
