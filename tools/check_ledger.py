@@ -54,12 +54,12 @@ def first_epochs(command: str, epochs: int) -> tuple[Epoch, ...]:
 
 def differences(recorded: Curves, measured: Curves) -> list[str]:
     """Return the first epoch in which each measure differs, with both figures."""
-    found = []
+    differing = []
     for measure, values in measured.items():
         pairs = enumerate(zip(recorded[measure], values, strict=False), 1)
         texts = [f"{measure} of epoch {epoch}: {old} there, {new} here" for epoch, (old, new) in pairs if old != new]
-        found += texts[:1]
-    return found
+        differing += texts[:1]
+    return differing
 
 
 def main(
@@ -82,9 +82,9 @@ def main(
             console.print(f"{record.command}: no curves were recorded, cannot be compared")
             continue
         count = min(epochs, record.result.epochs)
-        found = differences(record.curves, curves_of(first_epochs(record.command, count)))
-        differing += bool(found)
-        console.print(f"{record.command}: {'; '.join(found) or f'the same, epochs 1 to {count}'}")
+        parts = differences(record.curves, curves_of(first_epochs(record.command, count)))
+        differing += bool(parts)
+        console.print(f"{record.command}: {'; '.join(parts) or f'the same, epochs 1 to {count}'}")
     return int(differing > 0)
 
 

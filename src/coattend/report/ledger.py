@@ -84,8 +84,8 @@ def ledger_text(ledger: Path) -> str:
 def _paper_table(rows: Mapping[Kind, Row]) -> str:
     lines = []
     for name in PAPER:
-        found = [row for kind, row in rows.items() if kind.model == name and _is_of_table_1(kind)]
-        lines += [_paper_line(name, row, rows) for row in found] or [_line_to_do(name)]
+        trained = [row for kind, row in rows.items() if kind.model == name and _is_of_table_1(kind)]
+        lines += [_paper_line(name, row, rows) for row in trained] or [_line_to_do(name)]
     return "## Table 1 by the paper's recipes\n\n" + markdown_table(PAPER_COLUMNS, lines)
 
 
@@ -158,8 +158,8 @@ def _reading_order(kind: Kind) -> tuple[str, ...]:
 def counterpart(kind: Kind) -> Kind:
     """Return the kind that co-attentive networks are compared with: without attention, and settings that concern it.
 
-    >>> found = counterpart(Kind("a_p4cnn:attention=output,head=max", "house", ("attention_lr=4", "lr=1"), "mini", ""))
-    >>> found.model, found.settings
+    >>> other = counterpart(Kind("a_p4cnn:attention=output,head=max", "house", ("attention_lr=4", "lr=1"), "mini", ""))
+    >>> other.model, other.settings
     ('p4cnn:head=max', ('lr=1',))
     """
     name, _, options = kind.model.partition(":")
@@ -241,13 +241,13 @@ def reproductions(ledger: Path, models: Sequence[str] = (), settings: Sequence[s
 
     def errors(rows: Mapping[Kind, Row], model: str, settings: tuple[str, ...]) -> tuple[float, ...]:
         wanted = (model, "paper", settings)
-        found = [row for kind, row in rows.items() if (kind.model, kind.recipe, kind.settings) == wanted]
-        return tuple(error for row in found for error in row.errors)
+        matching = [row for kind, row in rows.items() if (kind.model, kind.recipe, kind.settings) == wanted]
+        return tuple(error for row in matching for error in row.errors)
 
     own, other = rows_of(read_records(OWN_LEDGER / RUNS)), rows_of(read_records(ledger / RUNS))
-    found = []
+    lines = []
     for model in models or list(PAPER):
         here = errors(other, model, changed(get_recipe("paper", model), settings).settings)
         if models or here:
-            found.append(Reproduction(model, TABLE_1[model_entry(model).name].error, errors(own, model, ()), here))
-    return found
+            lines.append(Reproduction(model, TABLE_1[model_entry(model).name].error, errors(own, model, ()), here))
+    return lines

@@ -1,4 +1,4 @@
-"""Run folders as a report sees them: found, read, and set side by side."""
+"""The runs of a report: read from their folders, and grouped into contests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coattend.models.classifier import run_weights
 from coattend.models.records import RunError
 from coattend.train.history import Epoch
 from coattend.train.record import Record
-from coattend.train.row import IncomparableError, Row, difference, grouped, paired, read_comparison, rows_of
+from coattend.train.row import IncomparableError, Row, difference, grouped, paired, read_comparison
 from coattend.train.run import Result, Run
 from coattend.train.run_folder import RunFolder
 
@@ -25,7 +25,7 @@ class ReportedRun:
     """One run folder, read once.
 
     - record: None while the run is unfinished
-    - predictions: labels and predicted classes of the test images at the epoch of the headline error, if kept
+    - predictions: labels and predicted classes of the test images at the epoch of the headline error, if there are any
     """
 
     folder: RunFolder
@@ -96,7 +96,7 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[ReportedRun], list[str]]:
     """
     if not paths:
         raise RunError("report expects run folders, or folders that have some below them, for example runs; got none.")
-    found: dict[Path, ReportedRun] = {}
+    by_path: dict[Path, ReportedRun] = {}
     skipped: list[str] = []
     for path in paths:
         if not path.is_dir():
@@ -117,27 +117,27 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[ReportedRun], list[str]]:
             ranks = {}
         runs.sort(key=lambda r: (r.run.recipe.data, r.run.recipe.full_name, *_rank(r.model, ranks), r.seed))
         for run in runs:
-            found.setdefault(run.folder.path.resolve(), run)
-    if not found:
+            by_path.setdefault(run.folder.path.resolve(), run)
+    if not by_path:
         raise RunError(f"none of the runs can be read. {' '.join(skipped)}")
-    return list(found.values()), skipped
+    return list(by_path.values()), skipped
 
 
 def contests(runs: Iterable[ReportedRun]) -> list[Contest]:
     """Return runs by data and recipe, and in each the networks compared with the first."""
-    found: dict[tuple[str, str, str], list[Contestant]] = {}
+    by_recipe: dict[tuple[str, str, str], list[Contestant]] = {}
     for kind, members in grouped(runs, lambda run: run.run.kind).items():
-        contestants = found.setdefault((kind.data, kind.recipe_name, kind.provenance), [])
+        contestants = by_recipe.setdefault((kind.data, kind.recipe_name, kind.provenance), [])
         contestants.append(_contestant(members, contestants[0] if contestants else None))
     return [
         Contest(Path(data).name, recipe, provenance, tuple(contestants))
-        for (data, recipe, provenance), contestants in found.items()
+        for (data, recipe, provenance), contestants in by_recipe.items()
     ]
 
 
 def _contestant(runs: Sequence[ReportedRun], first: Contestant | None) -> Contestant:
-    rows = list(rows_of(run.record for run in runs if run.record is not None).values())
-    row, note = (rows[0] if rows else None), ""
+    records = tuple(run.record for run in runs if run.record is not None)
+    row, note = (Row(records) if records else None), ""
     if row is not None and first is not None:
         try:
             row = replace(row, against_first=difference([] if first.row is None else paired(first.row, row)))

@@ -17,7 +17,7 @@ from torch import Tensor
 from coattend.models.records import COUNT, NUMBER, TABLE, RunError, checked
 from coattend.train.history import Best
 
-MARK = b"coattend checkpoint, sha256 "  # files of versions that kept no digest do not have it
+MARK = b"coattend checkpoint, sha256 "  # absent in files of versions without a digest
 ZIP = b"PK\x03\x04"
 STATE = {"model": TABLE, "optimizer": TABLE, "epoch": COUNT, "metrics_bytes": COUNT}
 # what torch.load, and putting its result to use, raise on damaged files
@@ -50,7 +50,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """Read a file that :meth:`to_bytes` made, or one of versions that kept no digest."""
+        """Read a file that :meth:`to_bytes` made, or one of versions without a digest."""
         content = path.read_bytes()
         if content.startswith(MARK):
             line, _, content = content.partition(b"\n")

@@ -54,7 +54,7 @@ class Recipe:
     - explode: a loss above this stops the run as diverged
     - keep_poses: fraction of the relative poses that every group convolution ends with; the others are dropped in
       equal steps before the epochs at drop_poses_at, fractions of all epochs; the best epoch is after the last step
-    - settings: the ``field=value`` texts by which :func:`changed` made it from the recipe called ``name``
+    - settings: the ``field=value`` texts that :func:`changed` applied to the recipe called ``name``
     """
 
     name: str
@@ -179,7 +179,7 @@ def split_name(name: str, settings: Sequence[str]) -> tuple[str, tuple[str, ...]
 
 
 def settings_of(name: str) -> tuple[str, tuple[str, ...]]:
-    """Split a name such as earlier versions kept, and folders still have, into the recipe's own name and the settings.
+    """Split a name as folders and files of earlier versions have it into the recipe's own name and the settings.
 
     A plus sign is part of a value unless a field follows it.
 

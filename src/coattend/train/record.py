@@ -34,7 +34,7 @@ class Record:
     - source: where it was read from, for messages
     - arithmetic: as in :class:`Run`; None where it was not recorded
     - tested, wrong: how many test images there are, and which are misclassified at the epoch of the headline error;
-      None where the predictions were not kept
+      None without predictions
     - curves: measures after every epoch, to five digits, None where one was not taken
     """
 

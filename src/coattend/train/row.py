@@ -120,7 +120,7 @@ def rows_of(records: Iterable[Record]) -> dict[Kind, Row]:
 
 
 def paired(base: Row, row: Row) -> list[Pair]:
-    """Return the runs of both rows with equal seeds, that of ``base`` first."""
+    """Return the runs of both rows with equal seeds, ``base`` first."""
     others = {record.result.seed: record for record in base.records}
     return [(others[record.result.seed], record) for record in row.records if record.result.seed in others]
 

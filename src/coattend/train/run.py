@@ -112,16 +112,16 @@ class Run:
 
     def differences(self, model: str, recipe: Recipe, seed: int, data: Dataset | None) -> list[str]:
         """Return what differs in another run; without ``data``, the images are compared by name only."""
-        found = [key for key, value in (("model", model), ("seed", seed)) if getattr(self, key) != value]
+        differing = [key for key, value in (("model", model), ("seed", seed)) if getattr(self, key) != value]
         mine, compared = self.recipe.to_dict(), recipe.to_dict()
         mine["data"] = absolute_path(self.recipe.data)
         names = [key for key in compared if key not in NAMING_FIELDS]
         if data is not None and self.data_digest is not None:
             names.remove("data")  # the content counts, not the path
-            found += ["the images"] if self.data_digest != digest_of(data) else []
+            differing += ["the images"] if self.data_digest != digest_of(data) else []
         elif data is not None and self.provenance != data.provenance:
-            found.append("provenance")
-        return found + [f"recipe.{key}" for key in names if mine[key] != compared[key]]
+            differing.append("provenance")
+        return differing + [f"recipe.{key}" for key in names if mine[key] != compared[key]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of run.json."""
@@ -163,7 +163,7 @@ class Result:
 
     - recipe, settings: the recipe's own name, and the ``field=value`` texts that changed it
     - valid_epoch, valid_error: the epoch chosen on the validation images, and its error on them; None without any
-    - was_finished: the run was finished before it was asked for; not kept in files
+    - was_finished: the run was finished before `train` was called; not written to files
     """
 
     model: str

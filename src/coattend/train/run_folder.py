@@ -34,7 +34,7 @@ from coattend.version import __version__
 
 PREDICTIONS = "predictions.npz"
 FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST, PREDICTIONS)
-LONGEST = 120  # bytes of a folder's name that is made of other names; file systems allow 255
+LONGEST = 120  # bytes of a folder's name; file systems allow 255
 WALL_CLOCK = ("seconds", "images_per_second", "time")  # the fields that may differ between two equal runs
 PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
 
@@ -108,7 +108,7 @@ class RunFolder:
         return read_history(self.metrics) if self.metrics.is_file() else ()
 
     def predictions(self, protocol: str) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Return labels and predicted classes of the test images, after the epoch of a protocol, if they were kept."""
+        """Return labels and predicted classes of the test images, after the epoch of a protocol; None without them."""
         path = self.path / PREDICTIONS
         if not path.is_file():
             return None
@@ -251,7 +251,7 @@ def _bounded(part: str) -> str:
 
 
 def _older_spelling(root: Path, parts: tuple[str, str, str], seed: int) -> Path | None:
-    """Find a folder of versions that kept settings in the order of the command line, and names of any length."""
+    """Find a folder of versions that wrote settings in the order of the command line, and names of any length."""
     data, model, recipe = map(_plain, parts)
     parent = root / data / model
     if not os.path.isdir(parent):  # False also for names that are too long, where Path.is_dir raises
