@@ -15,9 +15,10 @@ import tyro
 from rich.console import Console
 
 from coattend._timing import Measurement, compared, inference, interleaved
-from coattend.bench import measurement_table, plain_network, write_csv
+from coattend.bench import plain_network, write_csv
 from coattend.export import freeze
 from coattend.models import create_model, list_models, model_entry
+from coattend.report.console import measurement_table
 
 PLAIN = "frozen p4-CNN / plain conv2d network of 40 channels"
 

@@ -16,9 +16,10 @@ import tyro
 from coattend._files import check_target
 from coattend._terminal import console
 from coattend._timing import Measurement, Step, compared, interleaved
-from coattend.bench import Setting, measured_lines, measurement_table, write_csv
+from coattend.bench import Setting, measured_lines, write_csv
 from coattend.groups import cyclic
 from coattend.nn import CoAttention, GroupConv2d
+from coattend.report.console import measurement_table
 
 ORDERS, FACTORS = (4, 8, 16, 32), (1, 2, 4)
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from coattend import _timing, bench, cli
 from coattend._timing import Measurement
 from coattend.cli import main
+from coattend.report.console import measurement_table
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def _in_single() -> None:
 
 def shown(measurements: list[Measurement]) -> str:
     console = Console(file=io.StringIO(), width=200)
-    console.print(bench.measurement_table(measurements))
+    console.print(measurement_table(measurements))
     return console.file.getvalue()
 
 

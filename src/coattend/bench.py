@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
-from rich.table import Table
 from torch import Tensor, nn
 
 from coattend._timing import Measurement, Step, compared, inference, interleaved, saved_bytes, training_step
@@ -202,19 +200,6 @@ class E2cnnNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
         return self.layers(self.tensor(x, self.image)).tensor.flatten(1)
-
-
-def measurement_table(measurements: Sequence[Measurement]) -> Table:
-    """Return every ratio with its quartiles, its limit, and whether it is within the limit."""
-    table = Table(title="Ratios, medians of interleaved rounds", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("ratio of")
-    for heading in ("ratio", "middle half", "at most", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for m in measurements:
-        spread = "" if m.low == m.high else f"{m.low:.3f} - {m.high:.3f}"
-        limit, verdict = ("", "") if m.limit is None else (f"{m.limit:.2f}", "ok" if m.ratio <= m.limit else "over")
-        table.add_row(f"{m.kind}: {m.name}", f"{m.ratio:.3f}", spread, limit, verdict)
-    return table
 
 
 def write_csv(measurements: Sequence[Measurement], path: Path) -> None:

@@ -148,7 +148,8 @@ def bench(rounds: int = 30, compiled: bool = True, csv: File = None) -> int:
     import torch
 
     from coattend._files import check_target
-    from coattend.bench import Setting, measured_lines, measurement_table, write_csv
+    from coattend.bench import Setting, measured_lines, write_csv
+    from coattend.report.console import measurement_table
 
     if csv is not None:
         check_target(csv, overwrite=True)

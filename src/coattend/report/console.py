@@ -21,6 +21,7 @@ from coattend.report.contributions import short_name
 from coattend.report.views import pose_name
 
 if TYPE_CHECKING:
+    from coattend._timing import Measurement
     from coattend.export import CertificateCheck
     from coattend.report.attend import AttentionPictures
     from coattend.report.check import Check
@@ -204,6 +205,19 @@ def _error(entry: ModelEntry) -> str:
         return "-"
     spread = "" if entry.spread is None else f" ± {entry.spread:g}"
     return f"{entry.error:g}{spread}" + ("" if entry.own_error is None else f" ({entry.own_error:g})")
+
+
+def measurement_table(measurements: Sequence[Measurement]) -> Table:
+    """Return every ratio with its quartiles, its limit, and whether it is within the limit."""
+    table = Table(title="Ratios, medians of interleaved rounds", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("ratio of")
+    for heading in ("ratio", "middle half", "at most", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for m in measurements:
+        spread = "" if m.low == m.high else f"{m.low:.3f} - {m.high:.3f}"
+        limit, verdict = ("", "") if m.limit is None else (f"{m.limit:.2f}", "ok" if m.ratio <= m.limit else "over")
+        table.add_row(f"{m.kind}: {m.name}", f"{m.ratio:.3f}", spread, limit, verdict)
+    return table
 
 
 def restriction_table(restriction: Restriction) -> Group:
