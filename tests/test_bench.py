@@ -121,4 +121,4 @@ def test_the_program_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_targets_are_checked_first(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no folder"):
-        cli.bench(csv=tmp_path / "nowhere" / "bench.csv")
+        cli.networks.bench(csv=tmp_path / "nowhere" / "bench.csv")
