@@ -161,7 +161,18 @@ def test_networks_over_the_trivial_group_are_not_invariant(name: str) -> None:
     assert worst_error(settled(name, **narrow(name)), images(name, 1), "p4") > 1e-3
 
 
-@pytest.mark.parametrize("name", ["z2cnn", "p4cnn", *ATTENTIVE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p4cnn",
+        "a_dren_maxpool",
+        "a_p4m_allcnn",
+        *(
+            pytest.param(n, marks=pytest.mark.slow)
+            for n in ("z2cnn", "a_p4m_resnet44", "a_r_nin_x4", "a_r_resnet20_x4")
+        ),
+    ],
+)
 def test_compiles_and_exports(name: str) -> None:
     torch._dynamo.reset()
     model = ca.create_model(name, width=4, **shallow(name)).eval()
@@ -188,7 +199,7 @@ def test_bfloat16_autocast(name: str) -> None:
     assert (logits.float() - exact).norm() / exact.norm() < 0.2
 
 
-@pytest.mark.parametrize("name", ["a_p4cnn", "a_p4m_allcnn"])
+@pytest.mark.parametrize("name", ["a_p4cnn", pytest.param("a_p4m_allcnn", marks=pytest.mark.slow)])
 def test_inductor(name: str) -> None:
     torch._dynamo.reset()
     torch.set_default_dtype(torch.float32)
