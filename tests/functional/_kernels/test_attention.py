@@ -49,7 +49,7 @@ def assert_near(ours: list[Tensor], exact: list[Tensor], tolerance: float) -> No
 
 def test_the_kernels_are_what_is_tested_here() -> None:
     build_kernels()
-    assert cpu.serves(torch.zeros(1), 32), "no C++ compiler: these tests compare the formula with itself"
+    assert cpu.supports(torch.zeros(1), 32), "no C++ compiler: these tests compare the formula with itself"
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -178,7 +178,7 @@ def test_any_strides_an_empty_batch_and_groups_beyond_the_kernels() -> None:
     assert_near(gradients(OPERATOR, strided, matrix, up.mT.contiguous().mT), exact, 1e-13)
     assert [t.shape[0] for t in gradients(OPERATOR, x[:0], matrix, up[:0])[:2]] == [0, 0]
     G = ca.cyclic(65)
-    assert not cpu.serves(x, 65)
+    assert not cpu.supports(x, 65)
     assert co_attention(torch.randn(1, 1, 65, 2, 2), torch.randn(1, 65), G).shape == (1, 1, 65, 2, 2)
 
 

@@ -1,6 +1,6 @@
 """``torch.ops.coattend``: co-attention as operators that save only their inputs for the backward pass.
 
-The C++ kernels serve CPUs, the Triton kernels GPUs; where neither is available the operators compute the plain formula.
+The C++ kernels run on CPUs, the Triton kernels on GPUs; without them the operators compute the plain formula.
 Results are contiguous whatever the strides of the inputs: compilers rely on the strides that the fake kernels promise.
 """
 
@@ -74,17 +74,17 @@ def slice_attention_backward(
 
 
 def _kernels_for(planes: Tensor, order: int) -> ModuleType | None:
-    """Return the module whose ``forward`` and ``backward`` serve these tensors, or None.
+    """Return the module whose ``forward`` and ``backward`` support these tensors, or None.
 
     The kernels rely on checked arguments: they would read beyond tensors that do not fit together.
     """
-    if cpu.serves(planes, order):
+    if cpu.supports(planes, order):
         return cpu
     if not planes.is_cuda:
         return None
     kernels = gpu_kernels(planes.device)
-    serves = kernels is not None and planes.dtype in kernels.TYPES and order <= kernels.LARGEST_ORDER
-    return kernels if serves else None
+    is_supported = kernels is not None and planes.dtype in kernels.TYPES and order <= kernels.LARGEST_ORDER
+    return kernels if is_supported else None
 
 
 @functools.cache

@@ -37,7 +37,7 @@ def cached() -> Path | None:
 
 
 def build() -> Path:
-    """Compile the kernels into the cache, instead of those that are there."""
+    """Compile the kernels into the cache and remove other builds of the same source."""
     if os.name != "posix":
         raise OSError("it is built on Linux and macOS only")
     folder = _private(cache_folder())

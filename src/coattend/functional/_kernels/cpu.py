@@ -43,14 +43,14 @@ class PoolShape(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in ("planes", "height", "width", "threads"))
 
 
-def serves_type(x: Tensor) -> bool:
+def supports_dtype(x: Tensor) -> bool:
     """Return whether the kernels take tensors like this one."""
     return x.device.type == "cpu" and x.dtype in TYPES and library() is not None
 
 
-def serves(x: Tensor, order: int) -> bool:
+def supports(x: Tensor, order: int) -> bool:
     """Return whether the kernels attend along a group of this order."""
-    if not serves_type(x):
+    if not supports_dtype(x):
         return False
     kernels = library()
     return kernels is not None and order <= kernels.coattend_largest_order()
@@ -132,7 +132,7 @@ def _run(
 
 @dataclass
 class State:
-    """The kernels of this process, and how far it has tried to get them."""
+    """The kernels of this process, and whether it has tried to load and to build them."""
 
     library: ctypes.CDLL | None = None
     has_loaded: bool = False

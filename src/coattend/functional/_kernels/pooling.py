@@ -16,14 +16,14 @@ from coattend.functional.pooling import max_pool_formula
 def max_pool(x: Tensor) -> Tensor:
     """Pool by the C++ kernel, or by the formula where it is not available."""
     check_windows("max_pool", x)
-    return cpu.pool_forward(x) if cpu.serves_type(x) else max_pool_formula(x).contiguous()
+    return cpu.pool_forward(x) if cpu.supports_dtype(x) else max_pool_formula(x).contiguous()
 
 
 def max_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of :func:`max_pool`."""
     check_windows("max_pool_backward", x)
     check_gradient("max_pool_backward", grad, _pooled_shape(x), x)
-    return cpu.pool_backward(grad, x) if cpu.serves_type(x) else _gradient(grad, x).contiguous()
+    return cpu.pool_backward(grad, x) if cpu.supports_dtype(x) else _gradient(grad, x).contiguous()
 
 
 def _pooled_shape(x: Tensor) -> tuple[int, ...]:
