@@ -16,7 +16,7 @@ from coattend._files import check_target
 from coattend._timing import compared, inference, interleaved
 from coattend.data import Dataset, Split, load_data
 from coattend.equivariance import equivariance_error
-from coattend.export import export_safetensors
+from coattend.export.safetensors import write_safetensors
 from coattend.groups import FiniteGroup
 from coattend.models import (
     EquivariantNetwork,
@@ -111,8 +111,7 @@ def restrict_trained(
     estimate_norm_statistics(network, train.images.split(recipe.batch))
     before_tuning = copy.deepcopy(network)
     fine_tune(network, recipe, train, epochs, seed)
-    smaller.save(to)
-    export_safetensors(to, to, overwrite=True)  # with a certificate
+    write_safetensors(smaller.eval(), to, source=file, overwrite=overwrite)
     networks = {"before": original, "restricted": before_tuning, "fine-tuned": network}
     return Restriction(
         group=network.group,
