@@ -14,41 +14,18 @@ import torch
 from torch import Tensor
 
 import coattend as ca
-from coattend.data import load_data, make_preprocessing
 from coattend.export import (
     Certificate,
     check_certificate,
     export_file,
     export_frozen,
-    export_int8,
     export_onnx,
     export_pt2,
 )
 from coattend.models.classifier import Classifier
-from coattend.nn.observe import estimate_norm_statistics
+from tests.export.conftest import trained
 
 ort = pytest.importorskip("onnxruntime")
-
-
-def trained(
-    model: str, images: Tensor, steps: tuple[str, ...] = ("scalar",), classes: str = "0123456789"
-) -> Classifier:
-    """A classifier that has seen images, with norms that scale; its answers are arbitrary but not flat."""
-    torch.manual_seed(2)
-    preprocessing = make_preprocessing(steps, clip=3).fit(images)
-    network = ca.create_model(model, num_classes=len(classes), in_channels=images.shape[1]).float()
-    estimate_norm_statistics(network, [preprocessing(images)])
-    return Classifier(network, preprocessing, tuple(classes), tuple(images.shape[1:]), "somewhere").eval()
-
-
-@pytest.fixture(scope="module")
-def digits() -> Tensor:
-    return load_data("mini").train.images[:32]
-
-
-@pytest.fixture(scope="module")
-def classifier(digits: Tensor) -> Classifier:
-    return trained("a_p4cnn:width=2,attention=output", digits)
 
 
 def logits_of(file: Path, pixels: Tensor) -> Tensor:
@@ -142,17 +119,3 @@ def test_preprocessing_that_depends_on_pixels(digits: Tensor, tmp_path: Path) ->
     torch.testing.assert_close(logits_of(tmp_path / "m.onnx", digits), expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match=r"cannot take images of 32 x 32 pixels \(this preprocessing was fitted on"):
         export_onnx(classifier, tmp_path / "n.onnx", size=32)
-
-
-def test_int8_keeps_preprocessing_in_float(classifier: Classifier, digits: Tensor, tmp_path: Path) -> None:
-    with torch.no_grad():
-        labels = classifier(digits).argmax(1)
-    quantization = export_int8(
-        classifier, tmp_path / "m.onnx", calibration=digits, test_images=digits, test_labels=labels
-    )
-    assert quantization.error_before == 0
-    assert quantization.error_after < 20
-    assert quantization.certificate.input == "pixels"
-    proto = onnx.load(tmp_path / "m.onnx")
-    (first,) = (node for node in proto.graph.node if "images" in node.input)
-    assert first.op_type in ("Div", "Mul")  # and not a quantization of the pixels

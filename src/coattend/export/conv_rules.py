@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from coattend.export.attention_rules import co_attention_by_slice, contiguous_planes, slice_of_plane
 from coattend.export.rules import apply_rule, freeze_layer, frozen_copy
 from coattend.export.value import Fold, Value
+from coattend.functional.attention import plane_index
 from coattend.nn import CoAttention, GroupConv2d, LiftingConv2d, PoseConv2d, ProjectionConv2d, SliceCoAttentiveConv2d
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def freeze_slice_conv(layer: SliceCoAttentiveConv2d, builder: Builder, name: str
     order, slices = layer.group.order, len(layer.relative)
     conv = _plain_conv(layer)
     planes = builder.module(name, conv, _pose_major(builder, builder.folded(value, order), order))
-    first = slices * torch.arange(layer.out_channels)
-    index = (first[:, None] + torch.tensor(layer.rows)).unflatten(1, (slices, order))
+    example = torch.empty(0, conv.out_channels, 1, 1)
+    index = plane_index(example, layer.rows, channel_step=slices).unflatten(0, (-1, slices, order))
     bias = layer.weight.new_zeros(layer.out_channels) if layer.bias is None else layer.bias
     offset = bias.detach().repeat_interleave(order)[:, None, None]
     inside = builder.named(f"{name}.attention")

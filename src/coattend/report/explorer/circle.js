@@ -1,8 +1,8 @@
-// How sure the networks are at every angle, as a polar plot: 0 degrees is up, angles grow counter-clockwise.
+// The probability of a class at every angle, as a polar plot: 0 degrees is up, angles grow counter-clockwise.
 
 const STEP = 5;
 const ANGLES = Array.from({ length: 360 / STEP }, (_, k) => k * STEP);
-const AT_ONCE = 6; // pictures between two looks at what the person does
+const AT_ONCE = 6; // pictures per step; between two steps the page reacts to the user
 
 class Circle {
   constructor(networks, plot, caption) {
@@ -23,27 +23,27 @@ class Circle {
   restart(pixels, side, mirrored, label) {
     Object.assign(this, { pixels, side, mirrored, label });
     this.isBlank = !pixels.some((value) => value > 0);
-    this.found = this.networks.map(() => []);
+    this.probabilities = this.networks.map(() => []);
     this.show();
   }
 
   get isComplete() {
-    return this.isBlank || this.found.every((probabilities) => probabilities.length === ANGLES.length);
+    return this.isBlank || this.probabilities.every((probabilities) => probabilities.length === ANGLES.length);
   }
 
   async advance() {
-    const n = this.found.findIndex((probabilities) => probabilities.length < ANGLES.length);
-    const angles = ANGLES.slice(this.found[n].length, this.found[n].length + AT_ONCE);
+    const n = this.probabilities.findIndex((probabilities) => probabilities.length < ANGLES.length);
+    const angles = ANGLES.slice(this.probabilities[n].length, this.probabilities[n].length + AT_ONCE);
     const pictures = angles.map((angle) => posed(this.pixels, this.side, { angle, mirrored: this.mirrored }));
     const { probabilities } = await this.networks[n].run(pictures, this.side);
-    this.found[n].push(...probabilities);
+    this.probabilities[n].push(...probabilities);
     this.show();
   }
 
-  /** The digit's label where it is known, else the class that the networks give most probability. */
+  /** Return the label of the digit if it is known, else the class with the highest sum of probabilities. */
   chosenClass() {
     if (this.label !== null) return this.label;
-    const all = this.found.flat();
+    const all = this.probabilities.flat();
     if (!all.length) return null;
     const sums = all[0].map((_, k) => all.reduce((sum, probabilities) => sum + probabilities[k], 0));
     return sums.indexOf(Math.max(...sums));
@@ -52,7 +52,7 @@ class Circle {
   show() {
     const chosen = this.chosenClass();
     this.curves.forEach((curve, n) => {
-      const points = this.found[n].map((probabilities, k) => polar(ANGLES[k], probabilities[chosen]).join(" "));
+      const points = this.probabilities[n].map((probabilities, k) => polar(ANGLES[k], probabilities[chosen]).join(" "));
       const closed = points.length === ANGLES.length ? "Z" : "";
       curve.setAttribute("d", points.length ? `M${points.join("L")}${closed}` : "");
     });
@@ -63,10 +63,10 @@ class Circle {
     const name = chosen === null ? "each class" : `“${this.networks[0].classes[chosen]}”`;
     this.caption.replaceChildren(`Probability of ${name} at every angle; the outer ring is 100 %.`);
     this.networks.forEach((network, n) => {
-      const right = this.found[n].filter((probabilities) => probabilities[chosen] === Math.max(...probabilities));
+      const right = this.probabilities[n].filter((probabilities) => probabilities[chosen] === Math.max(...probabilities));
       const line = document.createElement("span");
       line.dataset.network = n % 4;
-      line.textContent = `${network.title}: most probable at ${right.length} of ${this.found[n].length} angles`;
+      line.textContent = `${network.title}: most probable at ${right.length} of ${this.probabilities[n].length} angles`;
       this.caption.append(line);
     });
   }

@@ -31,8 +31,8 @@ function setPicture(digit, strokes) {
 function listenToThePad(pad) {
   const point = (event) => {
     const box = pad.getBoundingClientRect();
-    const place = [((event.clientX - box.left) / box.width) * side, ((event.clientY - box.top) / box.height) * side];
-    return unposedPoint(place, side, state.pose);
+    const shown = [((event.clientX - box.left) / box.width) * side, ((event.clientY - box.top) / box.height) * side];
+    return unposedPoint(shown, side, state.pose);
   };
   pad.addEventListener("pointerdown", (event) => {
     if (event.button) return;
@@ -68,7 +68,7 @@ function listenToTheControls() {
     find("spin").setAttribute("aria-pressed", !isSpinning());
     changed();
   };
-  find("back").onchange = find("channel").onchange = () => panels.forEach((panel) => panel.found && panel.showMaps());
+  find("back").onchange = find("channel").onchange = () => panels.forEach((panel) => panel.outputs && panel.showMaps());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => changed("pose"));
 }
 

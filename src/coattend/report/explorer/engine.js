@@ -12,7 +12,7 @@ async function startEngine() {
   const ort = await import(address);
   URL.revokeObjectURL(address);
   ort.env.wasm.wasmBinary = binary;
-  ort.env.wasm.numThreads = 1; // threads need headers that a file does not have
+  ort.env.wasm.numThreads = 1; // threads need HTTP headers, which a file does not have
   ort.env.logLevel = "error";
   return ort;
 }

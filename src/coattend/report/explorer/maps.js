@@ -1,6 +1,6 @@
-// Maps (1, channels, poses, height, width) of a network: brought back to the first pose, and as pictures.
+// Maps (1, channels, poses, height, width) of a network: moved back to the first pose, and drawn as pictures.
 
-/** The element of the network's group nearest to how the picture was moved; mirrors count only if it has them. */
+/** Return the element of the network's group nearest to a pose of the picture; a mirror counts only if it has one. */
 function nearestElement(group, { angle, mirrored }) {
   const [cos, sin] = [Math.cos((angle * Math.PI) / 180), Math.sin((angle * Math.PI) / 180)];
   const across = mirrored && group.mirrors ? -1 : 1; // mirror first: the first column changes its sign
@@ -30,7 +30,7 @@ function broughtBack(map, group, pose) {
   return { dims: map.dims, data, rest: pose.mirrored ? left : -left };
 }
 
-/** How far maps are from those of the unmoved picture, relative to their largest value: the worst of all. */
+/** Return the largest difference between maps and those of the unmoved picture, relative to their largest value. */
 function largestDifference(maps, unmoved) {
   let worst = 0;
   for (const name of Object.keys(maps)) {
@@ -44,7 +44,7 @@ function largestDifference(maps, unmoved) {
   return worst;
 }
 
-/** One plane per pose: a channel of the layer, or the mean of all. Masks of filter slices are averaged per channel. */
+/** Return one plane per pose: a channel of the layer, or the mean of all. Slices of a channel are averaged. */
 function planes(map, layerChannels, channel) {
   const [, channels, poses, side] = map.dims;
   const perChannel = channels / layerChannels;
@@ -104,7 +104,7 @@ class MapTable {
   }
 }
 
-/** A flag that the pose turns, so that mirrored poses can be told. */
+/** Return a flag in the pose of a column, which shows mirrored poses too. */
 function poseHeading([a, b, c, d], word) {
   const heading = document.createElement("th");
   heading.scope = "col";
@@ -125,8 +125,8 @@ function paint(canvas, values, side, colour) {
   context.putImageData(image, 0, 0);
 }
 
-// Both scales keep their order for every kind of colour blindness: lightness rises along the first, and the second
-// goes from blue over the background to orange.
+// Both scales are ordered for every kind of colour blindness: lightness rises along the first, and the second goes
+// from blue through the background to orange.
 
 const DARK_TO_LIGHT = [
   [0, 34, 78],
@@ -137,9 +137,9 @@ const DARK_TO_LIGHT = [
 ];
 
 function mixed(stops, t) {
-  const place = Math.min(1, Math.max(0, t)) * (stops.length - 1);
-  const k = Math.min(stops.length - 2, Math.floor(place));
-  return stops[k].map((value, i) => value + (place - k) * (stops[k + 1][i] - value));
+  const position = Math.min(1, Math.max(0, t)) * (stops.length - 1);
+  const k = Math.min(stops.length - 2, Math.floor(position));
+  return stops[k].map((value, i) => value + (position - k) * (stops[k + 1][i] - value));
 }
 
 const sequential = (low, high) => (value) => mixed(DARK_TO_LIGHT, high - low < 1e-6 ? 1 : (value - low) / (high - low));

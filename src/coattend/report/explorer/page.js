@@ -1,4 +1,4 @@
-// The page: what a person does changes `state`, one loop brings everything shown up to date.
+// The page: actions of the user change `state`, and one loop updates everything that is shown.
 
 const contents = JSON.parse(document.getElementById("contents").textContent);
 const side = contents.side;
@@ -7,7 +7,7 @@ const find = (id) => document.getElementById(id);
 const state = {
   digit: null, // picked from the gallery
   strokes: [], // or drawn
-  pixels: new Float64Array(side * side), // either, unmoved
+  pixels: new Float64Array(side * side), // of either, unmoved
   pose: { angle: 0, mirrored: false },
   stale: { picture: true, pose: true },
   isAtRest: false,
@@ -24,7 +24,7 @@ function changed(...what) {
 const shownPixels = () => posed(state.pixels, side, state.pose);
 const isBlank = () => !state.pixels.some((value) => value > 0);
 
-/** Beside the slider, for small windows where the panels are out of sight. */
+/** Show the answers beside the slider, for small windows in which the panels are out of sight. */
 function showAnswers() {
   find("answers").replaceChildren(
     ...panels.map((panel, n) => {
@@ -44,7 +44,7 @@ async function keepUpToDate(circle) {
     const { stale } = state;
     if (stale.picture || stale.pose) {
       state.stale = { picture: false, pose: false };
-      for (const panel of panels) await panel.look(stale.picture);
+      for (const panel of panels) await panel.run(stale.picture);
       for (const panel of panels) panel.show();
       showAnswers();
       circle.point(state.pose.angle);
@@ -83,15 +83,15 @@ async function start() {
   );
 }
 
-// For the console: what the page shows, as numbers.
+// The numbers that the page shows, for the console.
 window.explorer = {
   isAtRest: () => state.isAtRest,
   pixels: () => Array.from(shownPixels()),
   networks: () =>
-    panels.map(({ network, found, back, unmoved }) => ({
+    panels.map(({ network, outputs, back, unmoved }) => ({
       title: network.title,
-      logits: Array.from(found.logits),
-      probabilities: found.probabilities[0],
+      logits: Array.from(outputs.logits),
+      probabilities: outputs.probabilities[0],
       difference: largestDifference(back, unmoved),
     })),
 };

@@ -1,4 +1,4 @@
-// One network: its answer, its maps, and how well they follow the picture.
+// One network: its answer, its maps, and how exactly they follow the picture.
 
 class Panel {
   constructor(network, n) {
@@ -40,17 +40,17 @@ class Panel {
     return this.element.querySelector(selector);
   }
 
-  async look(pictureIsNew) {
+  async run(pictureIsNew) {
     const { network, names } = this;
     const pose = { ...state.pose };
     if (pictureIsNew) this.unmoved = (await network.run([state.pixels], side, names)).maps;
-    this.found = await network.run([posed(state.pixels, side, pose)], side, names);
-    const back = names.map((name) => [name, broughtBack(this.found.maps[name], network.group, pose)]);
+    this.outputs = await network.run([posed(state.pixels, side, pose)], side, names);
+    const back = names.map((name) => [name, broughtBack(this.outputs.maps[name], network.group, pose)]);
     this.back = Object.fromEntries(back);
   }
 
   show() {
-    const probabilities = this.found.probabilities[0];
+    const probabilities = this.outputs.probabilities[0];
     const best = probabilities.indexOf(Math.max(...probabilities));
     const blank = isBlank();
     this.element.classList.toggle("blank", blank);
@@ -68,10 +68,10 @@ class Panel {
 
   showMaps() {
     const channel = find("channel").value === "" ? null : Number(find("channel").value);
-    for (const table of this.tables) table.show(find("back").checked ? this.back : this.found.maps, channel);
+    for (const table of this.tables) table.show(find("back").checked ? this.back : this.outputs.maps, channel);
   }
 
-  /** In words, how well the maps brought back agree with those of the unmoved picture. */
+  /** Return a sentence on how the maps, moved back, agree with those of the unmoved picture. */
   difference() {
     const { angle, mirrored } = state.pose;
     if (angle % 360 === 0 && !mirrored) return "Turn the picture by a quarter: all maps turn and change their columns.";
@@ -93,5 +93,5 @@ function percent(probability) {
 }
 
 function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text; // a screen reader speaks what changes
+  if (element.textContent !== text) element.textContent = text; // screen readers speak what changes
 }

@@ -2,7 +2,7 @@
 
 const mirroredColumns = (values, side) => values.map((_, i) => values[i - (i % side) + side - 1 - (i % side)]);
 
-/** Like torch.rot90: an exact permutation. */
+/** Permute the pixels as torch.rot90 does. */
 function quarterTurned(values, side, turns) {
   let turned = values;
   for (let k = ((turns % 4) + 4) % 4; k > 0; k--) {
@@ -12,7 +12,7 @@ function quarterTurned(values, side, turns) {
   return turned;
 }
 
-/** Mirror first, then turn. Quarter turns permute pixels; only what is left, at most 45 degrees, is interpolated. */
+/** Mirror first, then turn. Quarter turns permute pixels; the remaining angle, at most 45 degrees, is interpolated. */
 function posed(pixels, side, { angle, mirrored }) {
   const quarters = Math.round(angle / 90);
   const start = mirrored ? mirroredColumns(pixels, side) : pixels;
@@ -50,7 +50,7 @@ function keys(distance) {
   return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((d - 5) * d + 8) * d * a - 4 * a;
 }
 
-// A drawing is a list of strokes, a stroke a list of points [x, y] from 0 to side, as the unturned picture has them.
+// A drawing is a list of strokes, a stroke a list of points [x, y] from 0 to side, in the unturned picture.
 
 function drawn(strokes, side) {
   const pixels = new Float64Array(side * side);
@@ -78,7 +78,7 @@ function toSegment([x, y], [x0, y0], [x1, y1]) {
   return Math.hypot(x - x0 - along * (x1 - x0), y - y0 - along * (y1 - y0));
 }
 
-/** Fitted as the digits of MNIST are: 20 of 28 pixels large, centre of mass in the middle. */
+/** Fit strokes as the digits of MNIST were: 20 of 28 pixels large, centre of mass in the middle. */
 function centred(strokes, side) {
   const points = strokes.flat();
   const range = (axis) => [Math.min(...points.map((p) => p[axis])), Math.max(...points.map((p) => p[axis]))];
@@ -101,7 +101,7 @@ function centreOfMass(pixels, side) {
   return [x / mass, y / mass];
 }
 
-/** Where a point of the posed picture lies in the unturned one. */
+/** Return where a point of the posed picture is in the unturned one. */
 function unposedPoint([x, y], side, { angle, mirrored }) {
   const [cos, sin] = [Math.cos((angle * Math.PI) / 180), Math.sin((angle * Math.PI) / 180)];
   const [right, up] = [x - side / 2, side / 2 - y];

@@ -1,4 +1,4 @@
-"""One HTML page on this machine, for as long as a person looks at it."""
+"""Serve one HTML page on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# The explorer's code, style and networks are inside the page; nothing may come from or go elsewhere.
+# Code, style and networks are inside the page; it may neither load from nor send to other addresses.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'wasm-unsafe-eval' blob:; style-src 'unsafe-inline'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -18,12 +18,12 @@ POLICY = (
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server of one page, reachable from this machine alone."""
+    """A server of one page that only this machine can reach."""
 
     content: bytes
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an error, unless it is a browser that went away: a closed tab is no error."""
+        """Report an error, unless the browser closed the connection."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -32,7 +32,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
 
     def do_GET(self) -> None:
-        # Another site can let its own name point to 127.0.0.1, but the browser then sends that name.
+        # Another site can point its own name to 127.0.0.1, but then the browser sends that name.
         own_names = {f"{host}:{self.server.server_port}" for host in ("127.0.0.1", "localhost")}
         if self.headers["Host"] not in own_names:
             self._answer(HTTPStatus.MISDIRECTED_REQUEST)
@@ -51,11 +51,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Stay quiet: requests are of no interest to the person at the terminal."""
+        """Print nothing about requests."""
 
 
 def page_server(page: str, port: int) -> PageServer:
-    """Make a server of this page alone; port 0 takes a free one."""
+    """Return a server of one page; port 0 takes a free one."""
     try:
         server = PageServer(("127.0.0.1", port), _Handler)
     except (OSError, OverflowError) as error:
@@ -65,12 +65,12 @@ def page_server(page: str, port: int) -> PageServer:
 
 
 def address(server: ThreadingHTTPServer) -> str:
-    """Where the page is."""
+    """Return the address of the page."""
     return f"http://127.0.0.1:{server.server_port}/"
 
 
 def serve(server: ThreadingHTTPServer, announce: Callable[[str], object], *, in_browser: bool) -> None:
-    """Say where the page is and show it, also in the person's browser if wanted, until Ctrl-C."""
+    """Serve the page until Ctrl-C; ``announce`` is called with its address, and a browser opens it if requested."""
     with server, contextlib.suppress(KeyboardInterrupt):
         announce(address(server))
         if in_browser:
