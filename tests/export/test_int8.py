@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import onnx
+import pytest
 import torch
 
 from coattend.data import load_data
-from coattend.export import check_certificate, export_int8
+from coattend.export import check_certificate, export_file, export_int8
+from coattend.export.int8 import Quantization
 from tests.export.conftest import trained
 
 
@@ -36,3 +39,20 @@ def test_int8_keeps_the_answers_and_reports_its_errors(tmp_path: Path) -> None:
     checked = check_certificate(tmp_path / "int8.onnx")
     assert checked is not None
     assert checked.agrees
+
+
+@pytest.mark.slow
+def test_int8_is_calibrated_on_the_data_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load_data("mini")
+    model = trained("p4cnn:width=2", data.train.images[:32])
+    model.metadata["recipe"] = json.dumps({"data": "mini"})
+    model.save(tmp_path / "m.safetensors")
+    monkeypatch.setattr("coattend.export.onnx.TEST", 30)
+    quantization = export_file(tmp_path / "m.safetensors", tmp_path / "m.onnx", int8=True)
+    assert isinstance(quantization, Quantization)
+    assert quantization.images == 30
+    assert "test error " in str(quantization)
+    model.metadata.pop("recipe")
+    model.save(tmp_path / "without.safetensors")
+    with pytest.raises(ValueError, match="name a dataset with --data"):
+        export_file(tmp_path / "without.safetensors", tmp_path / "n.onnx", int8=True)

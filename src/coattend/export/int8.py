@@ -14,21 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from coattend._files import check_target, write_whole
-from coattend.data import load_data
 from coattend.equivariance import equivariance_error
 from coattend.export.certificate import Certificate
-from coattend.export.formats import register_format
 from coattend.export.input import input_of
 from coattend.export.measurement import Network, as_module, checked_group
-from coattend.export.onnx import IMAGES, export_onnx, onnx_model, seal
-from coattend.export.onnx_check import check_onnx, runner
-from coattend.models.classifier import Classifier
+from coattend.export.onnx_check import runner
+from coattend.export.onnx_model import IMAGES, onnx_model, seal
 
 if TYPE_CHECKING:
     import onnx
 
 BATCH = 100
-CALIBRATION, TEST = 500, 2000  # images
 
 
 @dataclass(frozen=True)
@@ -52,50 +48,6 @@ class Quantization:
             f"equivariance error on real images {self.equivariance_before:.1e} in float32, "
             f"{self.equivariance_after:.1e} in int8; {self.bytes_before:,} bytes before, {self.bytes_after:,} after"
         )
-
-
-@register_format(
-    ".onnx",
-    "onnxruntime, browsers, phones",
-    options=("size", "masks", "responses", "int8", "data"),
-    check=check_onnx,
-)
-def write_onnx(
-    network: nn.Module,
-    path: Path,
-    *,
-    size: int | None = None,
-    masks: bool = False,
-    responses: bool = False,
-    int8: bool = False,
-    data: str | None = None,
-    overwrite: bool = False,
-) -> Certificate | Quantization:
-    """Write ONNX in float32, or in int8, calibrated and tested on a dataset, by default that of the training."""
-    if data is not None and not int8:
-        raise ValueError("--data names the images that --int8 is calibrated and tested on; add --int8 or leave it out.")
-    if not int8:
-        return export_onnx(network, path, size=size, masks=masks, responses=responses, overwrite=overwrite)
-    if masks or responses or size:
-        raise ValueError("--int8 cannot be combined with --masks, --responses or --size.")
-    if not isinstance(network, Classifier):
-        raise ValueError(
-            "--int8 is calibrated on images, but the file holds a network without its preprocessing; expected a file "
-            "written by `coattend train`."
-        )
-    if data is None:
-        data = network.dataset
-    if data is None:
-        raise ValueError("--int8 is calibrated on images; name a dataset with --data.")
-    images = load_data(data, size=network.image_shape[1], fit=network.fit)
-    return export_int8(
-        network,
-        path,
-        calibration=images.train.images[:CALIBRATION],
-        test_images=images.test.images[:TEST],
-        test_labels=images.test.labels[:TEST],
-        overwrite=overwrite,
-    )
 
 
 def export_int8(

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coattend._files import check_target, write_whole
-from coattend.export.certificate import KEY, Certificate
-from coattend.export.freeze import frozen_with_outputs
-from coattend.export.graph import Builder
-from coattend.export.input import Input, describe_input, input_of
-from coattend.export.measurement import certify
-from coattend.export.onnx_check import onnx_digest, require_onnx, runner
+from coattend.data import load_data
+from coattend.export.certificate import Certificate
+from coattend.export.formats import register_format
+from coattend.export.input import input_of
+from coattend.export.int8 import Quantization, export_int8
+from coattend.export.onnx_check import check_onnx
+from coattend.export.onnx_model import onnx_model, seal
 from coattend.models.classifier import Classifier
 from coattend.nn import PoseAttention
 
-if TYPE_CHECKING:
-    import onnx
-
-IMAGES, LOGITS, MAPS = "images", "logits", "maps"
+CALIBRATION, TEST = 500, 2000  # images
 
 
 def export_onnx(
@@ -63,80 +55,44 @@ def export_onnx(
     return certificate
 
 
-def onnx_model(network: nn.Module, images: Input, *, masks: bool = False, responses: bool = False) -> onnx.ModelProto:
-    """Return the frozen network as an ONNX model without metadata; outputs are named after layers of the network."""
-    require_onnx()
-    builder = Builder(masks, responses, eager=False, image_shape=images.shape)
-    frozen = frozen_with_outputs(_with_narrow_preprocessing(network), builder)
-    example = torch.zeros(2, *images.shape, dtype=torch.float32)
-    with torch.no_grad():
-        outputs = frozen(example)
-    logits = outputs[0] if builder.extra_outputs else outputs
-    if not isinstance(logits, Tensor):
+@register_format(
+    ".onnx",
+    "onnxruntime, browsers, phones",
+    options=("size", "masks", "responses", "int8", "data"),
+    check=check_onnx,
+)
+def write_onnx(
+    network: nn.Module,
+    path: Path,
+    *,
+    size: int | None = None,
+    masks: bool = False,
+    responses: bool = False,
+    int8: bool = False,
+    data: str | None = None,
+    overwrite: bool = False,
+) -> Certificate | Quantization:
+    """Write ONNX in float32, or in int8, calibrated and tested on a dataset, by default that of the training."""
+    if data is not None and not int8:
+        raise ValueError("--data names the images that --int8 is calibrated and tested on; add --int8 or leave it out.")
+    if not int8:
+        return export_onnx(network, path, size=size, masks=masks, responses=responses, overwrite=overwrite)
+    if masks or responses or size:
+        raise ValueError("--int8 cannot be combined with --masks, --responses or --size.")
+    if not isinstance(network, Classifier):
         raise ValueError(
-            f"export_onnx writes networks that return one tensor, got {type(logits).__name__} from "
-            f"{type(network).__name__}; pass freeze(network) to torch.onnx.export for others."
+            "--int8 is calibrated on images, but the file holds a network without its preprocessing; expected a file "
+            "written by `coattend train`."
         )
-    inside = ":network." if isinstance(network, Classifier) else ":"
-    extra = [name.replace(inside, ":", 1) for name in builder.extra_outputs]
-    with _quiet():
-        program = torch.onnx.export(
-            frozen,
-            (example,),
-            dynamo=True,
-            input_names=[IMAGES],
-            output_names=[LOGITS if logits.ndim == 2 else MAPS, *extra],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            external_data=False,
-            verbose=False,
-        )
-    assert program is not None
-    return _without_remarks(program.model_proto)
-
-
-def _with_narrow_preprocessing(network: nn.Module) -> nn.Module:
-    """Let preprocessing compute in float32, which more engines support, unless it needs float64."""
-    if not isinstance(network, Classifier) or network.preprocessing.needs_float64:
-        return network
-    narrow = copy.deepcopy(network)
-    narrow.preprocessing.float()
-    return narrow
-
-
-def _without_remarks(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove what the exporter notes about itself: source lines with paths of this machine."""
-    graph = proto.graph
-    for part in (proto, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        del part.metadata_props[:]
-        part.doc_string = ""
-    return proto
-
-
-def seal(proto: onnx.ModelProto, network: nn.Module, images: Input, metadata: Mapping[str, str]) -> Certificate:
-    """Add metadata and a certificate to a model, measured against the network that it was made from."""
-    for key, value in {**describe_input(network, images), **metadata}.items():
-        _add_metadata(proto, key, value)
-    certificate = certify(network, runner(proto.SerializeToString()), images, onnx_digest(proto))
-    _add_metadata(proto, KEY, certificate.to_json())
-    return certificate
-
-
-def _add_metadata(proto: onnx.ModelProto, key: str, value: str) -> None:
-    entry = proto.metadata_props.add()
-    entry.key, entry.value = key, value
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence warnings and log messages of the exporter about itself."""
-    loggers = [logging.getLogger(name) for name in ("onnxscript", "torch.onnx")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    data = data or network.dataset
+    if data is None:
+        raise ValueError("--int8 is calibrated on images; name a dataset with --data.")
+    images = load_data(data, size=network.image_shape[1], fit=network.fit)
+    return export_int8(
+        network,
+        path,
+        calibration=images.train.images[:CALIBRATION],
+        test_images=images.test.images[:TEST],
+        test_labels=images.test.labels[:TEST],
+        overwrite=overwrite,
+    )

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from coattend._files import check_target, write_whole
 from coattend.data import load_data
 from coattend.export.input import input_of
-from coattend.export.onnx import onnx_model
+from coattend.export.onnx_model import onnx_model
 from coattend.models import EquivariantNetwork, model_entry, network_name
 from coattend.models.classifier import Classifier, load_trained
 from coattend.models.pretrained import pretrained_file
