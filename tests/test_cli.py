@@ -141,6 +141,19 @@ def test_help_names_what_is_expected_and_has_an_example(verb: str, coattend: Ver
         assert option in text.replace(example, ""), option
 
 
+def test_commands_in_the_documents_exist(coattend: Verb) -> None:
+    root = Path(__file__).parents[1]
+    documents = [root / "README.md", root / "experiments/README.md", *root.glob("docs/*.md")]
+    blocks = [block for file in documents for block in re.findall(r"```\n(.*?)```", file.read_text(), re.DOTALL)]
+    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
+    commands = [line.removeprefix("$ ").split()[1:] for line in lines if re.match(r"(\$ )?coattend [a-z]", line)]
+    assert len(commands) > 20
+    helps = {verb: coattend(verb, "--help").stdout for verb in {command[0] for command in commands}}
+    for verb, *words in commands:
+        for option in (word.strip("[]") for word in words if word.startswith(("--", "[--"))):
+            assert re.search(rf"{option}\b", helps[verb]), (verb, option)
+
+
 def test_recipes_lists_every_field_with_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     cli.runs.recipes("z2cnn")
     lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.strip()}

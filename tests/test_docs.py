@@ -32,6 +32,10 @@ def test_every_linked_file_exists() -> None:
             assert document.parent.joinpath(target).exists(), f"{document.name}: {target}"
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
 def test_python_in_the_readme_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
