@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -27,6 +28,7 @@ def alternating4() -> ca.FiniteGroup:
     return from_matrices([np.eye(4)[list(p)] for p in even], "A4")
 
 
+@functools.cache
 def octahedral(reflections: bool = False) -> ca.FiniteGroup:
     """The rotations of the cube, and its reflections if they are wanted, acting on volumes."""
     matrices = [m for m in signed_permutations(3) if reflections or np.linalg.det(m) > 0]
@@ -50,12 +52,9 @@ def signed_permutations(dimension: int) -> list[np.ndarray]:
 
 def from_matrices(matrices: list[np.ndarray], name: str, acts: bool = False) -> ca.FiniteGroup:
     """The group of matrices, which are its action if they act."""
-
-    def index(m: np.ndarray) -> int:
-        return next(k for k, other in enumerate(matrices) if np.allclose(m, other))
-
-    table = [[index(a @ b) for b in matrices] for a in matrices]
-    return ca.FiniteGroup(table, action=matrices if acts else None, name=name)
+    stacked = np.stack(matrices)
+    table = [np.isclose(a @ stacked[:, None], stacked).all(axis=(-2, -1)).argmax(axis=1) for a in matrices]
+    return ca.FiniteGroup(np.array(table), action=matrices if acts else None, name=name)
 
 
 BARE = {

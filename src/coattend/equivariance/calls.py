@@ -14,7 +14,7 @@ from coattend.nn import observe
 
 
 @dataclass
-class Call:
+class MeasuredCall:
     """A module with the tensors that it was called with, for x and for g.x of every exact element g."""
 
     name: str
@@ -30,7 +30,7 @@ class Call:
         return next(self.module.children(), None) is None
 
 
-def recorded_calls(module: nn.Module, x: Tensor, group: FiniteGroup, field: Field) -> list[Call]:
+def recorded_calls(module: nn.Module, x: Tensor, group: FiniteGroup, field: Field) -> list[MeasuredCall]:
     """Record the calls of one pass for x, and their inputs in one pass for every exact element."""
     calls = record(module, x)
     for g in group.exact_elements:
@@ -39,13 +39,13 @@ def recorded_calls(module: nn.Module, x: Tensor, group: FiniteGroup, field: Fiel
     return calls
 
 
-def record(module: nn.Module, x: Tensor) -> list[Call]:
+def record(module: nn.Module, x: Tensor) -> list[MeasuredCall]:
     """Return every call with tensors during one pass, a parent before its children."""
 
-    def with_tensors(call: observe.Call) -> Call | None:
+    def with_tensors(call: observe.Call) -> MeasuredCall | None:
         tensors = tuple(a.clone() for a in call.inputs if isinstance(a, Tensor) and a.is_floating_point())
         run = _runner(call.layer, call.inputs, call.keywords)
-        return Call(call.name, call.layer, tensors, run) if tensors else None
+        return MeasuredCall(call.name, call.layer, tensors, run) if tensors else None
 
     with observe.recording(module, with_tensors, before=True) as calls:
         module(x)
@@ -63,13 +63,13 @@ def _runner(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return run
 
 
-def first_faulty(calls: Sequence[Call], tol: float) -> Call | None:
+def first_faulty(calls: Sequence[MeasuredCall], tol: float) -> MeasuredCall | None:
     """Return the first faulty leaf, or the innermost faulty parent that has no faulty child."""
 
-    def faulty(call: Call) -> bool:
+    def faulty(call: MeasuredCall) -> bool:
         return call.error is not None and not call.error <= tol
 
-    def has_faulty_child(parent: Call) -> bool:
+    def has_faulty_child(parent: MeasuredCall) -> bool:
         prefix = f"{parent.name}." if parent.name else ""
         return any(faulty(c) and c is not parent and c.name.startswith(prefix) for c in calls)
 

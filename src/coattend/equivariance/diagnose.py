@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from coattend.equivariance.calls import Call, first_faulty, record, recorded_calls
+from coattend.equivariance.calls import MeasuredCall, first_faulty, record, recorded_calls
 from coattend.equivariance.causes import Cause, FaultyLayer, explain
 from coattend.equivariance.diagnosis import Diagnosis, Fault, LayerReport
 from coattend.equivariance.error import (
@@ -86,7 +86,7 @@ class _CallErrors:
         self.group, self.tol, self.quotients = group, tol, quotients
         self.input_field, self.output_layout = input_field, output_layout
 
-    def error_of(self, call: Call) -> float | None:
+    def error_of(self, call: MeasuredCall) -> float | None:
         """Return the largest error over the exact elements, for the layouts of the tensors that fit best."""
         readings = [self._layouts(x, position, call) for position, x in enumerate(call.inputs)]
         if not all(readings):
@@ -94,7 +94,7 @@ class _CallErrors:
         errors = [self._error_as(call, fields) for fields in itertools.product(*readings)]
         return None if None in errors else min(error for error in errors if error is not None)
 
-    def _error_as(self, call: Call, fields: Sequence[Field]) -> float | None:
+    def _error_as(self, call: MeasuredCall, fields: Sequence[Field]) -> float | None:
         straight = list(tensors_in(call.run(*call.inputs)))
         if call.name == "":  # outputs of the whole module have one layout; inside, maps may be folded
             layouts = one_per_tensor(self.output_layout, len(straight))
@@ -114,21 +114,21 @@ class _CallErrors:
                     worst[tensor][i] = max(worst[tensor][i], error)
         return max(min(candidates) for candidates in worst)
 
-    def faulty_layer(self, call: Call, calls: Sequence[Call]) -> FaultyLayer:
+    def faulty_layer(self, call: MeasuredCall, calls: Sequence[MeasuredCall]) -> FaultyLayer:
         """Return a faulty call with what :func:`explain` needs."""
         fields = tuple(self._layouts(x, position, call)[0] for position, x in enumerate(call.inputs))
         inside = (c for c in calls if c is not call and c.name.startswith(f"{call.name}." if call.name else ""))
         unmatched = (t for c in inside for i, t in enumerate(c.inputs) if self._as_it_moved(t, i, c) is None)
         return FaultyLayer(call.module, call.inputs, fields, self.group, self.tol, call.run, next(unmatched, None))
 
-    def _layouts(self, x: Tensor, position: int, call: Call) -> list[Field]:
+    def _layouts(self, x: Tensor, position: int, call: MeasuredCall) -> list[Field]:
         """Return the layout by which an input moved, or, after a fault, all that it can have."""
         if call.name == "" and position == 0:
             return [self.input_field]
         moved_as = self._as_it_moved(x, position, call)
         return candidate_fields(x, self.group, self.quotients) if moved_as is None else [moved_as]
 
-    def _as_it_moved(self, x: Tensor, position: int, call: Call) -> Field | None:
+    def _as_it_moved(self, x: Tensor, position: int, call: MeasuredCall) -> Field | None:
         """Return the layout by which an input moved with the image, or None."""
         for candidate in candidate_fields(x, self.group, self.quotients):
             moves = (
@@ -170,7 +170,7 @@ def _finite(tensor: Tensor) -> bool:
     return bool(tensor.isfinite().all())
 
 
-def _interpolation_fault(calls: Sequence[Call], errors: dict[int, float], group: FiniteGroup) -> Fault | None:
+def _interpolation_fault(calls: Sequence[MeasuredCall], errors: dict[int, float], group: FiniteGroup) -> Fault | None:
     if group.is_exact:
         return None
     turned = [c for c in calls if isinstance(c.module, PoseConv2d) and not c.module.group.is_exact]

@@ -75,13 +75,13 @@ class GroupBatchNorm2d(_BatchNorm):
         uses_batch = self.training or not self.track_running_stats
         if self.sync and uses_batch and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self._check_input_dim(x)
-            return self._normalise_jointly(x)
+            return self._normalize_jointly(x)
         return super().forward(x)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", sync=True" if self.sync else "")
 
-    def _normalise_jointly(self, x: Tensor) -> Tensor:
+    def _normalize_jointly(self, x: Tensor) -> Tensor:
         axes, shape = (0, 2, 3, 4), (1, -1, 1, 1, 1)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         local = torch.cat([wide.sum(axes), wide.new_tensor([x.numel() / self.num_features])])
