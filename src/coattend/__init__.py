@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from coattend import nn as nn
     from coattend import report as report
     from coattend import train as train
+    from coattend.data import register_dataset as register_dataset
     from coattend.equivariance import assert_equivariant as assert_equivariant
     from coattend.equivariance import diagnose as diagnose
     from coattend.equivariance import equivariance_error as equivariance_error
     from coattend.equivariance import is_exact as is_exact
     from coattend.export import freeze as freeze
+    from coattend.export import register_format as register_format
     from coattend.groups import FiniteGroup as FiniteGroup
     from coattend.groups import cyclic as cyclic
     from coattend.groups import dihedral as dihedral
@@ -38,9 +40,9 @@ if TYPE_CHECKING:
 
 # Loaded on first use: torch takes seconds, which `coattend --help` does not need, and Ctrl-C meanwhile is no error.
 _PUBLIC = {
-    "data": (),
+    "data": ("register_dataset",),
     "equivariance": ("assert_equivariant", "diagnose", "equivariance_error", "is_exact"),
-    "export": ("freeze",),
+    "export": ("freeze", "register_format"),
     "functional": (),
     "groups": ("FiniteGroup", "cyclic", "dihedral", "direct_product", "get_group", "register_group"),
     "models": (
