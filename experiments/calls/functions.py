@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,6 +143,43 @@ def _filters() -> Iterator[Call]:
         yield wrong(f"dropout(p={p})", F.dropout, MAP, p, training=True)
 
 
+def _convolutions() -> Iterator[Call]:
+    weight = torch.randn(2, 3, 3, 3)
+    vectors = torch.randn(8, 4)
+    calls: dict[str, tuple[Any, dict[str, Any]]] = {
+        "lifting_conv2d": (F.lifting_conv2d, {"x": IMAGE, "weight": weight, "bias": None, "group": P4}),
+        "group_conv2d": (F.group_conv2d, {"x": MAP, "weight": FILTERS, "bias": None, "group": P4}),
+        "projection_conv2d": (F.projection_conv2d, {"x": MAP, "weight": weight, "bias": None, "group": P4}),
+        "slice_attentive_conv2d": (
+            F.slice_attentive_conv2d,
+            {"x": MAP, "weight": FILTERS, "bias": None, "group": P4, "attention": vectors},
+        ),
+    }
+    spoilt: dict[str, tuple[Any, ...]] = {
+        "bias": (torch.zeros(3), 0.5, "x"),
+        "group": (None, "p4", 4, P4M),
+        "stride": (0, -1, None, 1.5, (1, 2), "x"),
+        "padding": (-1, None, (0, 1), "full"),
+        "dilation": (0, 100, None),
+        "groups": (0, 2, None),
+        "padding_mode": (None, "wrap"),
+        "interpolation": ("nearest", None),
+    }
+    for name, (function, right) in calls.items():
+        for what in ("x", "weight"):
+            called = functools.partial(_with, function, right, what)
+            yield from with_wrong_tensors(f"{name}'s {what}", called, right[what], {})
+        for what, values in spoilt.items():
+            for value in values:
+                if what == "group" and value is P4M and name == "lifting_conv2d":
+                    continue  # an image has no poses that could differ
+                yield wrong(f"{name}({what}={value})", _with, function, right, what, value)
+
+
+def _with(function: Any, right: dict[str, Any], name: str, value: Any) -> Any:
+    return function(**{**right, name: value})
+
+
 def _groups() -> Iterator[Call]:
     for order in (0, -1, 1.5, None, "4", NAN, 10**9, True):
         yield wrong(f"cyclic({order})", ca.cyclic, order)
@@ -213,7 +251,7 @@ def _measures() -> Iterator[Call]:
 
 
 PARTS = {
-    "functional": [*_attention(), *_filters()],
+    "functional": [*_attention(), *_filters(), *_convolutions()],
     "operators": list(_operators()),
     "groups": list(_groups()),
     "equivariance": list(_measures()),

@@ -21,6 +21,7 @@ X, A, M = torch.randn(2, 3, 4, 6, 6), torch.randn(3, 4), torch.randn(3, 4, 4)
 PLANES, MATRICES, ROWS = torch.randn(2, 24, 5, 5), torch.randn(6, 4, 4), list(range(8))
 TURNS, RELATIVE = filter_turns(G, 3), torch.tensor(G.relative)
 FILTER, FILTERS = torch.randn(2, 2, 3, 3), torch.randn(2, 2, 4, 3, 3)
+SIGNALS, BARE = ca.FiniteGroup([[0, 1], [1, 0]], action=[[[1]], [[-1]]]), ca.FiniteGroup([[0, 1], [1, 0]])
 IMAGE, MAP, SLICES = torch.randn(1, 2, 5, 5), torch.randn(1, 2, 4, 5, 5), torch.randn(8, 4)
 
 UNSUITABLE: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -129,7 +130,10 @@ def test_integers_are_pooled(order: int) -> None:
         (lambda: FB.group_filters(FILTERS, TURNS, RELATIVE.double()), "relative to be a tensor of integers"),
         (lambda: FB.group_filters(FILTERS, TURNS, None), "relative to be a tensor of integers.*got None"),
         (lambda: F.lifting_conv2d(IMAGE, FILTER, None, "p4"), "lifting_conv2d expects a FiniteGroup, got 'p4'"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER, None, SIGNALS), "lifting_conv2d moves images, and .* 1 dimensions"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER, None, BARE), "is a bare table"),
         (lambda: F.lifting_conv2d(IMAGE[:, :1], FILTER, None, G), r"expects 2 channels in x .*got x \(1, 1, 5, 5\)"),
+        (lambda: F.lifting_conv2d(IMAGE, FILTER[:0], None, G), r"at least one number, got \(0, 2, 3, 3\)"),
         (lambda: F.lifting_conv2d(IMAGE, FILTER, torch.zeros(3), G), "one bias for each of 2 output channels, got 3"),
         (lambda: F.lifting_conv2d(IMAGE.float(), FILTER.double(), None, G), "dtype of the weight.*got torch.float32"),
         (lambda: F.lifting_conv2d(IMAGE.to("meta"), FILTER, None, G), "one device, got meta and cpu"),

@@ -76,6 +76,15 @@ def check_group(function: str, group: object) -> None:
         )
 
 
+def check_planar_group(owner: str, group: FiniteGroup) -> None:
+    """Require a group that acts on the plane, or one without an action, which is refused where its filters move."""
+    if group.dimension not in (None, 2):
+        raise ValueError(
+            f"{owner} moves images, and {group.name} acts on {group.dimension} dimensions; pass a group with a planar "
+            "action, such as cyclic(n) or dihedral(n)."
+        )
+
+
 def check_one_device(function: str, *tensors: Tensor) -> None:
     """Require tensors on one device: memory of another cannot be read."""
     device = tensors[0].device
@@ -136,9 +145,12 @@ def check_rows(function: str, rows: tuple[int, ...], channel_step: int, planes: 
 
 
 def check_parameters(function: str, weight: Tensor, bias: Tensor | None, group: FiniteGroup, rank: int) -> None:
-    """Require the filters of a convolution, one bias per output channel or none, and a group."""
+    """Require the filters of a convolution, one bias per output channel or none, and a group that moves images."""
     check_group(function, group)
+    check_planar_group(function, group)
     check_tensor(function, "weight", weight, "(out, in, k, k)" if rank == 4 else "(out, in, slices, k, k)", rank)
+    if 0 in weight.shape:
+        raise ValueError(f"{function} expects a weight with at least one number, got {tuple(weight.shape)}.")
     if bias is None:
         return
     check_tensor(function, "bias", bias, "(out,)", 1)

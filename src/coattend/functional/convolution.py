@@ -64,6 +64,10 @@ def lifting_conv2d(
         turns: the result of :func:`coattend.groups.filter_turns`, if it is at hand.
 
     Returns a map (batch, out, group, height', width').
+
+    >>> from coattend.groups import cyclic
+    >>> lifting_conv2d(torch.zeros(2, 1, 28, 28), torch.zeros(10, 1, 3, 3), None, cyclic(4)).shape
+    torch.Size([2, 10, 4, 26, 26])
     """
     name, arguments = "lifting_conv2d", (stride, padding, dilation, groups, padding_mode)
     if turns is None:
@@ -104,6 +108,10 @@ def group_conv2d(
         tables: the tables of :func:`coattend.functional.tables.group_tables`, if they are at hand.
 
     Returns a map (batch, out, group, height', width').
+
+    >>> from coattend.groups import dihedral
+    >>> group_conv2d(torch.zeros(2, 10, 8, 14, 14), torch.zeros(20, 10, 8, 3, 3), None, dihedral(4), padding=1).shape
+    torch.Size([2, 20, 8, 14, 14])
     """
     name, arguments = "group_conv2d", (stride, padding, dilation, groups, padding_mode)
     if tables is None:

@@ -8,6 +8,7 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
+from coattend.functional.checks import check_planar_group
 from coattend.functional.dispatch import autocasts
 from coattend.functional.geometry import Size as Size
 from coattend.functional.geometry import checked_integer, checked_size
@@ -72,11 +73,7 @@ def check_real_map(
 
 def check_planar(layer: nn.Module, group: FiniteGroup) -> None:
     """Require a group that acts on the plane, or one without an action, which is refused where its filters move."""
-    if group.dimension not in (None, 2):
-        raise ValueError(
-            f"{_name(layer)} moves images, and {group.name} acts on {group.dimension} dimensions; pass a group with a "
-            "planar action, such as cyclic(n) or dihedral(n)."
-        )
+    check_planar_group(_name(layer), group)
 
 
 def check_image(layer: nn.Module, x: Tensor, channels: int, dimension: int | None = None) -> None:
