@@ -29,12 +29,12 @@ def onnx_file(network: ca.models.EquivariantNetwork, tmp_path_factory: pytest.Te
 
 
 def trained(
-    model: str, images: Tensor, steps: tuple[str, ...] = ("scalar",), classes: str = "0123456789"
+    model: str, images: Tensor, steps: tuple[str, ...] = ("scalar",), classes: str = "0123456789", **options: object
 ) -> Classifier:
     """A classifier that has seen images, with norms that scale; its answers are arbitrary but not flat."""
     torch.manual_seed(2)
     preprocessing = make_preprocessing(steps, clip=3).fit(images)
-    network = ca.create_model(model, num_classes=len(classes), in_channels=images.shape[1]).float()
+    network = ca.create_model(model, num_classes=len(classes), in_channels=images.shape[1], **options).float()
     estimate_norm_statistics(network, [preprocessing(images)])
     return Classifier(network, preprocessing, tuple(classes), tuple(images.shape[1:]), "somewhere").eval()
 

@@ -24,6 +24,7 @@ from coattend.export import (
 )
 from coattend.models.classifier import Classifier
 from tests.export.conftest import trained
+from tests.export.test_freeze import Gate
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -119,3 +120,18 @@ def test_preprocessing_that_depends_on_pixels(digits: Tensor, tmp_path: Path) ->
     torch.testing.assert_close(logits_of(tmp_path / "m.onnx", digits), expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match=r"cannot take images of 32 x 32 pixels \(this preprocessing was fitted on"):
         export_onnx(classifier, tmp_path / "n.onnx", size=32)
+
+
+@pytest.mark.slow
+def test_attention_of_another_form_is_exported_with_its_masks(digits: Tensor, tmp_path: Path) -> None:
+    classifier = trained("p4cnn:width=2", digits, attention=Gate)
+    certificate = export_onnx(classifier, tmp_path / "m.onnx", masks=True)
+    assert certificate.parity < 1e-4
+    assert max(certificate.equivariance.values()) < 1e-5
+    session = ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    expected = ca.attention_masks(classifier.network, classifier.preprocessing(digits[:3]))
+    assert len(expected) == 7
+    names = [f"mask:{layer}" for layer in expected]
+    masks = session.run(names, {"images": digits[:3].float().numpy()})
+    for mask, wanted in zip(masks, expected.values(), strict=True):
+        torch.testing.assert_close(torch.from_numpy(mask), wanted, rtol=1e-4, atol=1e-5)

@@ -67,7 +67,7 @@ def certify(original: nn.Module, network: Network, images: Input, content: str) 
     group = checked_group(original)
     certificate = Certificate(
         model=type(inner).__name__ if config is None else config.model,
-        options={} if config is None else {key: encoded_option(value) for key, value in config.options.items()},
+        options={} if config is None else {key: _described(value) for key, value in config.options.items()},
         group=encoded_option(group),
         image_shape=images.shape,
         parity=_largest_difference(network(probes), expected.flatten().tolist()),
@@ -147,6 +147,11 @@ class _Function(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)
+
+
+def _described(option: object) -> object:
+    """Return an option for JSON; a class of attention that is not registered is described by its name."""
+    return option.__name__ if isinstance(option, type) else encoded_option(option)
 
 
 def _errors(network: Network, images: Tensor, group: FiniteGroup) -> dict[str, float]:

@@ -15,7 +15,7 @@ class Fold:
     """The constants of a frozen network that a batch norm after a value can be folded into.
 
     Without ``matrices`` the value is the output of ``conv``, perhaps in another order of planes. With them it is that
-    output multiplied by masks, which stay the same if the matrices behind their logits are divided by the scale:
+    output multiplied by masks, which stay the same if the matrices of their logits are divided by the scale:
     ``s (m x) + t = m (s x) + t``.
 
     - channels: for each output plane of the convolution, the channel of the value
