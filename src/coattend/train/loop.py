@@ -6,11 +6,15 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.wrappers import _FabricModule
+from torch import nn
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -28,11 +32,11 @@ from coattend.models import (
 from coattend.models.classifier import Classifier
 from coattend.nn import GroupBatchNorm2d
 from coattend.nn.observe import estimate_norm_statistics
-from coattend.train.batches import SEEDS, prepare
+from coattend.train.batches import SEEDS, Prepared, prepare
 from coattend.train.board import Board
 from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
 from coattend.train.divergence import check_outcome, check_weights
-from coattend.train.evaluate import evaluate, network_error
+from coattend.train.evaluate import Evaluation, evaluate, network_error
 from coattend.train.history import Best, Epoch
 from coattend.train.optimizer import make_optimizer
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
@@ -70,21 +74,20 @@ def train(
     check_seed(seed)
     recipe = replace(recipe, data=absolute_path(recipe.data))
     folder = RunFolder.of(root, model_name, recipe, seed, name)
+
+    def finished(data: Dataset | None) -> Result | None:
+        result = folder.result
+        if result is None:
+            return None
+        folder.check_same(model_name, recipe, seed, data)
+        folder.drop_checkpoint()
+        return replace(result, was_finished=True)
+
     with ExitStack() as stack:
-        # -- processes, data, network: only the first process touches the run folder -----------------------------------
         fabric = launched_fabric(recipe, accelerator, devices, nodes)
-        leads = fabric.is_global_zero
+        leads = fabric.is_global_zero  # only the first process touches the run folder
         stack.enter_context(lost_processes_named())
         stack.enter_context(folder.writing())
-
-        def finished(data: Dataset | None) -> Result | None:
-            result = folder.result
-            if result is None:
-                return None
-            folder.check_same(model_name, recipe, seed, data)
-            folder.drop_checkpoint()
-            return replace(result, was_finished=True)
-
         # A user's images are read before a result is returned: another folder may have the same name.
         if is_named(recipe.data) and (result := by_first(fabric, lambda: finished(None))) is not None:
             return result
@@ -101,11 +104,23 @@ def train(
         if (result := by_first(fabric, lambda: finished(data))) is not None:  # by a process that had the lock before
             return result
         by_first(fabric, lambda: folder.describe(model_name, recipe, seed, data, parameters, fabric.device))
+        return Training(fabric, folder, recipe, seed, data, prepared).run(network, f"{model_name} seed {seed}")
 
-        def save(path: Path, network: EquivariantNetwork) -> None:
-            save_weights(path, network, prepared.preprocessing, recipe, data)
 
-        # -- where to continue -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Training:
+    """A run in training: its processes, its folder and its data."""
+
+    fabric: Fabric
+    folder: RunFolder
+    recipe: Recipe
+    seed: int
+    data: Dataset
+    prepared: Prepared
+
+    def run(self, network: EquivariantNetwork, title: str) -> Result:
+        """Train a new network from the last checkpoint, or from the start, to the end."""
+        fabric, folder, recipe, train_set = self.fabric, self.folder, self.recipe, self.prepared.train
         state = by_first(fabric, folder.load_checkpoint)
         first_epoch, best = (0, None) if state is None else (state.epoch + 1, state.best)
         try:
@@ -113,86 +128,101 @@ def train(
         except DAMAGE as error:
             raise damaged_checkpoint(folder.checkpoint) from error
         model, optimizer = fabric.setup(network, plain_optimizer)
-        losses = MeanMetric().to(fabric.device)
-        accuracies = MulticlassAccuracy(len(data.classes), average="micro").to(fabric.device)
-        progress = stack.enter_context(TrainingProgress(f"{model_name} seed {seed}", recipe.epochs, first_epoch, leads))
-        progress.say(data.summary())
-        progress.say(by_first(fabric, lambda: exactness_line(network, data.image_shape[1:])))
-        board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
-
-        for epoch in range(first_epoch, recipe.epochs):
-            # -- learn -------------------------------------------------------------------------------------------------
-            started = time.perf_counter()
-            keep = poses_due(recipe, network, epoch)
-            if keep is not None:
-                network, plain_optimizer = drop_poses(network, plain_optimizer, recipe, prepared.train, keep)
-                model, optimizer = fabric.setup(network, plain_optimizer)
-                best = None  # a network of another shape
-            losses.reset()
-            accuracies.reset()
-            for step in train_epoch(fabric, model, optimizer, prepared.train, recipe, seed, epoch):
-                losses.update(step.loss, len(step.labels))
-                accuracies.update(step.logits, step.labels)
-                progress.step(epoch, step.progress, step.loss, recipe.batch)
-            check_weights(network, recipe, epoch)
-            trained = time.perf_counter() - started
-
-            # -- evaluate ----------------------------------------------------------------------------------------------
-            valid, test_accuracy = None, None
-            if recipe.reestimate_norms and recipe.is_due(epoch, recipe.test_every or recipe.epochs):
-                estimate_norm_statistics(network, prepared.train.images.split(recipe.batch))
-            if len(prepared.valid):
-                valid = evaluate(fabric, model, prepared.valid)
-                if best is None or (valid.accuracy, -valid.loss) > (best.accuracy, -best.loss):
+        with ExitStack() as stack:
+            leads = fabric.is_global_zero
+            progress = stack.enter_context(TrainingProgress(title, recipe.epochs, first_epoch, leads))
+            progress.say(self.data.summary())
+            progress.say(by_first(fabric, lambda: exactness_line(network, self.data.image_shape[1:])))
+            board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
+            for epoch in range(first_epoch, recipe.epochs):
+                started = time.perf_counter()
+                keep = poses_due(recipe, network, epoch)
+                if keep is not None:
+                    network, plain_optimizer = drop_poses(network, plain_optimizer, recipe, train_set, keep)
+                    model, optimizer = fabric.setup(network, plain_optimizer)
+                    best = None  # a network of another shape
+                loss, accuracy = self._learn(model, optimizer, epoch, progress)
+                check_weights(network, recipe, epoch)
+                trained = time.perf_counter() - started
+                valid = self._validate(network, model, epoch)
+                if valid is not None and (best is None or (valid.accuracy, -valid.loss) > (best.accuracy, -best.loss)):
                     best = Best(epoch, valid.accuracy, valid.loss)
-                    by_first(fabric, lambda: save(folder.best_weights, network))  # noqa: B023 (called at once)
-            if recipe.is_due(epoch, recipe.test_every):
-                test_accuracy = evaluate(fabric, model, prepared.test).accuracy
-            equivariance_due = recipe.is_due(epoch, recipe.equivariance_every)
+                    self._save(folder.best_weights, network)
+                measured = Epoch(
+                    epoch=epoch,
+                    lr=optimizer.param_groups[0]["lr"],
+                    train_loss=loss,
+                    train_accuracy=accuracy,
+                    valid_loss=None if valid is None else valid.loss,
+                    valid_accuracy=None if valid is None else valid.accuracy,
+                    relative_poses=_relative_poses(network) if recipe.keep_poses < 1 else None,
+                    test_accuracy=self._test_accuracy(model, epoch),
+                    equivariance_error=self._equivariance_error(network, epoch),
+                    seconds=time.perf_counter() - started,
+                    images_per_second=len(train_set) / trained,
+                    time=time.time(),
+                )
+                if board is not None:
+                    board.add(measured)
+                checkpoint = Checkpoint(
+                    network.state_dict(), optimizer.state_dict(), epoch, best, restricted_poses(network), 0
+                )
+                by_first(fabric, partial(folder.finish_epoch, measured, checkpoint))
+                progress.epoch(measured)
+            return self._finish(network, model, best)
 
-            # -- record ------------------------------------------------------------------------------------------------
-            layers = group_convolutions(network).values()
-            measured = Epoch(
-                epoch=epoch,
-                lr=optimizer.param_groups[0]["lr"],
-                train_loss=float(losses.compute()),
-                train_accuracy=float(accuracies.compute()),
-                valid_loss=None if valid is None else valid.loss,
-                valid_accuracy=None if valid is None else valid.accuracy,
-                relative_poses=sum(len(layer.relative) for layer in layers) if recipe.keep_poses < 1 else None,
-                test_accuracy=test_accuracy,
-                equivariance_error=network_error(network, prepared.test) if equivariance_due else None,
-                seconds=time.perf_counter() - started,
-                images_per_second=len(prepared.train) / trained,
-                time=time.time(),
-            )
-            if board is not None:
-                board.add(measured)
-            checkpoint = Checkpoint(
-                network.state_dict(), optimizer.state_dict(), epoch, best, restricted_poses(network), metrics_bytes=0
-            )
-            by_first(fabric, lambda: folder.finish_epoch(measured, checkpoint))  # noqa: B023 (called at once)
-            progress.epoch(measured)
+    def _learn(
+        self, model: _FabricModule, optimizer: torch.optim.Optimizer, epoch: int, progress: TrainingProgress
+    ) -> tuple[float, float]:
+        """Train for one epoch; return loss and accuracy on the training images as they were seen."""
+        losses = MeanMetric().to(self.fabric.device)
+        accuracies = MulticlassAccuracy(len(self.data.classes), average="micro").to(self.fabric.device)
+        for step in train_epoch(self.fabric, model, optimizer, self.prepared.train, self.recipe, self.seed, epoch):
+            losses.update(step.loss, len(step.labels))
+            accuracies.update(step.logits, step.labels)
+            progress.step(epoch, step.progress, step.loss, self.recipe.batch)
+        return float(losses.compute()), float(accuracies.compute())
 
-        # -- result ----------------------------------------------------------------------------------------------------
-        at_end, chosen = evaluate(fabric, model, prepared.test), None
-        check_outcome(at_end.loss, recipe)
-        by_first(fabric, lambda: save(folder.last_weights, network))
+    def _validate(self, network: EquivariantNetwork, model: nn.Module, epoch: int) -> Evaluation | None:
+        """Re-estimate norms if the recipe does, and classify the validation images if there are any."""
+        recipe, prepared = self.recipe, self.prepared
+        if recipe.reestimate_norms and recipe.is_due(epoch, recipe.test_every or recipe.epochs):
+            estimate_norm_statistics(network, prepared.train.images.split(recipe.batch))
+        return evaluate(self.fabric, model, prepared.valid) if len(prepared.valid) else None
+
+    def _test_accuracy(self, model: nn.Module, epoch: int) -> float | None:
+        due = self.recipe.is_due(epoch, self.recipe.test_every)
+        return evaluate(self.fabric, model, self.prepared.test).accuracy if due else None
+
+    def _equivariance_error(self, network: EquivariantNetwork, epoch: int) -> float | None:
+        due = self.recipe.is_due(epoch, self.recipe.equivariance_every)
+        return network_error(network, self.prepared.test) if due else None
+
+    def _save(self, path: Path, network: EquivariantNetwork) -> None:
+        by_first(self.fabric, lambda: save_weights(path, network, self.prepared.preprocessing, self.recipe, self.data))
+
+    def _finish(self, network: EquivariantNetwork, model: nn.Module, best: Best | None) -> Result:
+        """Test the network after the last epoch and after the best, and write the result."""
+        fabric, folder, test_set = self.fabric, self.folder, self.prepared.test
+        last, valid = evaluate(fabric, model, test_set), None
+        check_outcome(last.loss, self.recipe)
+        self._save(folder.last_weights, network)
         if best is not None:
             network.load_state_dict(by_first(fabric, lambda: read_model_file(folder.best_weights)[1]))
-            chosen = evaluate(fabric, model, prepared.test)
+            valid = evaluate(fabric, model, test_set)
 
-        def finish() -> Result:
-            chosen_classes = {} if chosen is None else {"valid": chosen.predictions.numpy()}
-            labels = prepared.test.labels.cpu().numpy()
-            folder.write_predictions(labels=labels, last=at_end.predictions.numpy(), **chosen_classes)
-            errors = at_end.error, None if chosen is None else chosen.error
-            run = replace(folder.run, recipe=recipe)
+        def write() -> Result:
+            classes = {"labels": test_set.labels.cpu(), "last": last.predictions}
+            if valid is not None:
+                classes["valid"] = valid.predictions
+            folder.write_predictions(**{name: tensor.numpy() for name, tensor in classes.items()})
+            run = replace(folder.run, recipe=self.recipe)
+            errors = last.error, None if valid is None else valid.error
             result = summarize(run, count_parameters(network), folder.history(), *errors, best)
             folder.finish(result)
             return result
 
-        return by_first(fabric, finish)
+        return by_first(fabric, write)
 
 
 def restored(
@@ -228,6 +258,11 @@ def build_network(model_name: str, data: Dataset) -> EquivariantNetwork:
     of_the_data = {"num_classes": len(data.classes), "in_channels": data.image_shape[0]}
     options: Mapping[str, Any] = {key: value for key, value in of_the_data.items() if value != defaults[key]}
     return create_model(model_name, **options)
+
+
+def _relative_poses(network: EquivariantNetwork) -> int:
+    """The number of relative poses of all group convolutions."""
+    return sum(len(layer.relative) for layer in group_convolutions(network).values())
 
 
 def count_parameters(network: EquivariantNetwork) -> int:
