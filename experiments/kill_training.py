@@ -116,7 +116,7 @@ class Run:
 
 
 def differences(killed: Run, straight: Run) -> Iterator[str]:
-    """Return what differs in two finished runs, bit for bit, and what the killed one left behind."""
+    """Return what differs in two finished runs, bit for bit, and what else the killed one left on disk."""
     found, expected = killed.folder(), straight.folder()
     for name in ("last.safetensors", "best.safetensors"):
         ours, theirs = load_file(found / name), load_file(expected / name)

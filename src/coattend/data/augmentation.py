@@ -69,14 +69,14 @@ def _quarter_turns(x: Tensor, generator: Generator) -> Tensor:
     height, width = x.shape[-2:]
     if height != width:
         raise ValueError(f"quarter-turns expects square images, got {height} x {width}; load them with size=.")
-    place = torch.arange(height * width, device=x.device).view(height, width)
-    return _permute(x, torch.stack([place.rot90(k) for k in range(4)]), generator)
+    index = torch.arange(height * width, device=x.device).view(height, width)
+    return _permute(x, torch.stack([index.rot90(k) for k in range(4)]), generator)
 
 
 def _flips(x: Tensor, generator: Generator) -> Tensor:
     height, width = x.shape[-2:]
-    place = torch.arange(height * width, device=x.device).view(height, width)
-    return _permute(x, torch.stack([place, place.flip(1)]), generator)
+    index = torch.arange(height * width, device=x.device).view(height, width)
+    return _permute(x, torch.stack([index, index.flip(1)]), generator)
 
 
 def _permute(x: Tensor, places: Tensor, generator: Generator) -> Tensor:

@@ -46,7 +46,7 @@ class TabledModule(nn.Module):
         self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-        # load_state_dict(assign=True) replaces weights by those of any device and dtype, also in a module on meta.
+        # load_state_dict(assign=True) assigns weights of any device and dtype, also to a module on meta.
         if local_metadata.get("assign_to_params_buffers"):
             tensors = {name: value for name, value in state_dict.items() if isinstance(value, Tensor)}
             own = [value for name, value in tensors.items() if name.startswith(prefix)]

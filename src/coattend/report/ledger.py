@@ -184,7 +184,7 @@ def _against(pairs: Sequence[Pair]) -> str:
 
 def _against_at_the_end(pairs: Sequence[Pair]) -> str:
     """The difference after the last epoch, which the choice of an epoch on a few validation images adds no noise to."""
-    deltas = [mine.result.error.last - other.result.error.last for other, mine in pairs]
+    deltas = [row.result.error.last - base.result.error.last for base, row in pairs]
     return str(over_seeds(deltas)) if len(deltas) > 1 else ""
 
 

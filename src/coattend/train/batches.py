@@ -59,8 +59,8 @@ def shuffled_batches(
     order = torch.randperm(len(examples), generator=generator).to(examples.labels.device)
     for joint in order.split(batch):
         if len(joint) >= world:
-            mine = joint.tensor_split(world)[rank]
-            yield examples.images[mine], examples.labels[mine], len(joint)
+            part = joint.tensor_split(world)[rank]
+            yield examples.images[part], examples.labels[part], len(joint)
 
 
 SEEDS = 2**32  # hash_seed of a larger one exceeds the 63 bits of a generator's seed

@@ -66,14 +66,14 @@ def network_error(network: EquivariantNetwork, examples: Examples) -> float:
     return max(equivariance_error(network, images, network.acting_group).values())
 
 
-def _gathered(fabric: Fabric, mine: Tensor) -> Tensor:
+def _gathered(fabric: Fabric, part: Tensor) -> Tensor:
     if fabric.world_size == 1:
-        return mine
-    counts = fabric.all_gather(torch.tensor(len(mine), device=mine.device))
+        return part
+    counts = fabric.all_gather(torch.tensor(len(part), device=part.device))
     assert isinstance(counts, Tensor)
     lengths = [int(n) for n in counts]
-    everyone = fabric.all_gather(F.pad(mine, (0, 0, 0, max(lengths) - len(mine))))
-    return torch.cat([part[:length] for part, length in zip(everyone, lengths, strict=True)])
+    parts = fabric.all_gather(F.pad(part, (0, 0, 0, max(lengths) - len(part))))
+    return torch.cat([padded[:length] for padded, length in zip(parts, lengths, strict=True)])
 
 
 @dataclass(frozen=True)

@@ -104,11 +104,11 @@ def read_records(path: Path) -> list[Record]:
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Write a results file, sorted by dataset, network, recipe and seed."""
 
-    def place(record: Record) -> tuple[str, str, str, int]:
+    def position(record: Record) -> tuple[str, str, str, int]:
         kind = record.result.kind
         return kind.data, kind.model, kind.recipe_name, record.result.seed
 
-    lines = [json.dumps(record.to_dict()) + "\n" for record in sorted(records, key=place)]
+    lines = [json.dumps(record.to_dict()) + "\n" for record in sorted(records, key=position)]
     write_atomically(path, "".join(lines).encode())
 
 

@@ -135,7 +135,7 @@ def difference(pairs: Sequence[Pair]) -> Difference:
     if not pairs:
         raise IncomparableError("not compared: no seed in common with the first network")
     if len(pairs) > 1:
-        return over_seeds([mine.result.test_error - other.result.test_error for other, mine in pairs])
+        return over_seeds([other.result.test_error - base.result.test_error for base, other in pairs])
     base, other = pairs[0]
     if base.tested is None or other.tested is None:
         raise IncomparableError("not compared: with one seed, predictions.npz of both runs is needed")
@@ -171,5 +171,5 @@ def over_images(base_wrong: NDArray[np.bool_], other_wrong: NDArray[np.bool_]) -
 def read_comparison(path: Path) -> tuple[str, ...]:
     """Read the networks of comparison.json, in their order."""
     comparison = checked(path, read_json(path), {**COMPARISON, "rows": ("a list", lambda v: isinstance(v, list))})
-    rows = [checked(path, row, ROW, f"rows[{place}].") for place, row in enumerate(comparison["rows"])]
+    rows = [checked(path, row, ROW, f"rows[{number}].") for number, row in enumerate(comparison["rows"])]
     return tuple(row["model"] for row in rows)

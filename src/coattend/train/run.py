@@ -113,15 +113,15 @@ class Run:
     def differences(self, model: str, recipe: Recipe, seed: int, data: Dataset | None) -> list[str]:
         """Return what differs in another run; without ``data``, the images are compared by name only."""
         differing = [key for key, value in (("model", model), ("seed", seed)) if getattr(self, key) != value]
-        mine, compared = self.recipe.to_dict(), recipe.to_dict()
-        mine["data"] = absolute_path(self.recipe.data)
+        own, compared = self.recipe.to_dict(), recipe.to_dict()
+        own["data"] = absolute_path(self.recipe.data)
         names = [key for key in compared if key not in NAMING_FIELDS]
         if data is not None and self.data_digest is not None:
             names.remove("data")  # the content counts, not the path
             differing += ["the images"] if self.data_digest != digest_of(data) else []
         elif data is not None and self.provenance != data.provenance:
             differing.append("provenance")
-        return differing + [f"recipe.{key}" for key in names if mine[key] != compared[key]]
+        return differing + [f"recipe.{key}" for key in names if own[key] != compared[key]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of run.json."""
