@@ -1,4 +1,4 @@
-"""How layers freeze: one function per class, dispatched by the type of the layer; this file has those of torch."""
+"""How layers freeze: one function per class, chosen by the type of the layer; see also conv_rules and norm_rules."""
 
 from __future__ import annotations
 
