@@ -50,7 +50,7 @@ def posed_views(trained: Classifier, image: Tensor) -> PosedViews:
     inputs = posed(image.float(), group).clamp(0, 255)
     views = layer_views(network, trained.preprocessing(inputs))
     rows = tuple(
-        f"{'as it is' if g == 0 else group.describe(g)}\n{prediction.label}"
+        f"{'original' if g == 0 else group.describe(g)}\n{prediction.label}"
         for g, prediction in zip(group.elements, trained.predict(inputs), strict=True)
     )
     return PosedViews(network_name(network), group, inputs, rows, tuple(views))
