@@ -14,7 +14,7 @@ from coattend.models import create_model
 from coattend.models.classifier import Classifier
 from coattend.nn import PoseAttention
 from coattend.report.attend import attend, fitted_image, posed_views
-from coattend.report.console import attention_lines
+from coattend.report.lines import attention_lines
 from coattend.report.matrix_figure import has_matrices, matrices_figure
 from coattend.report.page import write_report
 from coattend.report.style import save

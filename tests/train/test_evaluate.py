@@ -15,7 +15,7 @@ from coattend.cli import main
 from coattend.data import load_data, make_preprocessing
 from coattend.data.images import Fit
 from coattend.models.classifier import Classifier
-from coattend.report.console import evaluation_lines
+from coattend.report.lines import evaluation_lines
 from coattend.train import RunError, load_trained
 from coattend.train.evaluate import evaluate_classifier as evaluated
 

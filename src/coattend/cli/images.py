@@ -102,7 +102,7 @@ def attend(
         to: The folder for the pictures, PNG and SVG.
     """
     from coattend.report.attend import attend as attend_to
-    from coattend.report.console import attention_lines
+    from coattend.report.lines import attention_lines
 
     with working(f"drawing what the network attends to in {image}"):
         pictures = attend_to(file, image, to)

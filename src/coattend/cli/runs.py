@@ -136,7 +136,7 @@ def evaluate(run: Run, data: Data = None, errors: File = None) -> int:
             folder without splits are tested. By default the test split of the data that the network was trained on.
         errors: Write the misclassified images into this CSV: path, truth, answer, confidence.
     """
-    from coattend.report.console import evaluation_lines
+    from coattend.report.lines import evaluation_lines
     from coattend.train.evaluate import evaluate_classifier
 
     evaluation = evaluate_classifier(run, data)

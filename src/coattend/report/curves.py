@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -36,17 +36,16 @@ def learning_figure(curves: Mapping[str, Sequence[Curve]], measure: str, label: 
     with _chart(len(curves)) as (figure, axes):
         from matplotlib.ticker import MaxNLocator, NullLocator
 
-        epochs, values = [0], []
+        epochs: list[int] = [0]
+        values: list[float] = []
         for number, (model, runs) in enumerate(curves.items()):
             for seed, curve in enumerate(runs):
                 points = measured(curve, measure)
                 if points:
-                    marker = "o" if len(points) == 1 else None  # a line needs two
-                    axes.plot(
-                        *zip(*points, strict=True), **_line_style(number), marker=marker, label=None if seed else model
-                    )
-                    epochs += [epoch for epoch, _ in points]
-                    values += [value for _, value in points]
+                    x, y = zip(*points, strict=True)
+                    _draw_line(axes, number, x, y, None if seed else model)
+                    epochs += x
+                    values += y
         _finish(figure, axes, "epoch", label, bool(values))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if max(epochs) <= 1:
@@ -115,7 +114,7 @@ def angle_figure(errors: Mapping[str, Sequence[float]]) -> Figure:
     """Draw the error over the angle by which the test images were rotated."""
     with _chart(len(errors)) as (figure, axes):
         for number, (model, values) in enumerate(errors.items()):
-            axes.plot(ANGLES, values, **_line_style(number), label=model)
+            _draw_line(axes, number, ANGLES, values, model)
         axes.set_xticks(range(0, 361, 45), [f"{a}°" for a in range(0, 361, 45)])
         axes.set_xlim(0, 360)
         _from_zero(axes, max(max(values) for values in errors.values()))
@@ -141,9 +140,11 @@ def _value(raw: float, measure: str) -> float:
     return 100 * (1 - raw) if measure.endswith("accuracy") else raw
 
 
-def _line_style(number: int) -> dict[str, Any]:
+def _draw_line(axes: Axes, number: int, x: Sequence[float], y: Sequence[float], label: str | None) -> None:
+    """Draw the curve of a network, with a marker if it has one point only."""
     style = STYLES[number // len(COLOURS) % len(STYLES)] if number >= len(COLOURS) else STYLES[number % 2]
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": style, "linewidth": 1.5}
+    marker = "o" if len(x) == 1 else None
+    axes.plot(x, y, color=COLOURS[number % len(COLOURS)], linestyle=style, linewidth=1.5, marker=marker, label=label)
 
 
 def _finish(figure: Figure, axes: Axes, x_label: str, y_label: str, drawn: bool) -> None:
