@@ -72,3 +72,19 @@ def test_a_plugin_that_cannot_be_imported_is_named(plugins: Path) -> None:
     install(plugins, "coattend_broken", "1 / 0\n")
     with pytest.raises(ImportError, match="the plugin coattend_broken .* ZeroDivisionError"):
         list(NUMBERS)
+
+
+def test_a_definition_that_is_executed_again_replaces_its_entry() -> None:
+    shapes: Registry[type] = Registry("shape")
+
+    def cell() -> type:
+        @shapes.register("square")
+        class Square:
+            pass
+
+        return Square
+
+    cell()
+    assert shapes["square"] is cell()
+    with pytest.raises(ValueError, match="already"):
+        shapes.register("square")(type("Square", (), {}))

@@ -34,14 +34,22 @@ class Registry(Mapping[str, T]):
         self.kind = kind
         self.error = error
         self._entries: dict[str, T] = {}
+        self._origins: dict[str, tuple[str, str]] = {}
 
-    def add(self, name: str, entry: T) -> None:
-        """Add an entry under a name that is not taken; the same entry may be added again."""
+    def add(self, name: str, entry: T, definition: object | None = None) -> None:
+        """Add an entry under a name that is not taken.
+
+        ``definition`` is the function or class that the entry was made from, by default the entry. A definition that is
+        executed again, like a cell of a notebook, replaces its former entry.
+        """
         if not isinstance(name, str) or not name.strip():
             raise self.error(f"a {self.kind} is registered under a name, a string that is not empty, got {name!r}.")
-        if self._entries.get(name, entry) is not entry:
+        defined = entry if definition is None else definition
+        origin = getattr(defined, "__module__", ""), getattr(defined, "__qualname__", "")
+        if self._entries.get(name, entry) is not entry and ("" in origin or self._origins[name] != origin):
             raise self.error(f"there is a {self.kind} {name!r} already; choose another name.")
         self._entries[name] = entry
+        self._origins[name] = origin
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that adds what it decorates under a name."""
@@ -54,7 +62,7 @@ class Registry(Mapping[str, T]):
 
     def remove(self, name: str) -> None:
         """Remove an entry, for example one of a test."""
-        del self._entries[name]
+        del self._entries[name], self._origins[name]
 
     def unknown(self, name: object) -> ValueError:
         """Return the error for a name that is not registered."""

@@ -67,7 +67,7 @@ def register_dataset(
 
     def decorate(load: Load) -> Load:
         entry = DatasetEntry(name, load, tuple(classes), image_shape, sizes, description, fetch, locate, note)
-        DATASETS.add(name, entry)
+        DATASETS.add(name, entry, load)
         return load
 
     return decorate

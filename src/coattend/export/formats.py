@@ -58,7 +58,7 @@ def register_format(
     """
 
     def decorate(write: Write) -> Write:
-        FORMATS.add(suffix, Format(suffix, description, write, options, check))
+        FORMATS.add(suffix, Format(suffix, description, write, options, check), write)
         return write
 
     return decorate

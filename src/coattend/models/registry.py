@@ -143,7 +143,7 @@ def register_model(
         _check_known(entry, options)
         if not re.fullmatch(r"[\w.-]+", key):
             raise ValueError(f"a model's name consists of letters, digits, '_', '-' and '.', got {key!r}.")
-        MODELS.add(key, entry)
+        MODELS.add(key, entry, builder)
         return builder
 
     return register
