@@ -85,6 +85,7 @@ def test_a_definition_that_is_executed_again_replaces_its_entry() -> None:
         return Square
 
     cell()
-    assert shapes["square"] is cell()
+    again = cell()
+    assert shapes["square"] is again
     with pytest.raises(ValueError, match="already"):
         shapes.register("square")(type("Square", (), {}))
