@@ -39,11 +39,12 @@ for command in {commands!r}:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     *said, rest = done.stderr.split("exit 2\n")
     assert rest == ""
-    message = (
-        "coattend: this needs {}, which is not installed; run `pip install -e '.[{}]'` in your clone of coattend.\n"
-    )
-    needed = [("jinja2", "plot") if verb == "explore" else ("lightning_fabric", "train") for verb in VERBS]
-    assert said == [message.format(*library) for library in needed]
+    train = "coattend: this needs lightning_fabric, which is not installed; run `pip install -e '.[train]'`"
+    plot = {
+        "explore": "coattend: this needs jinja2, which is not installed; run `pip install -e '.[plot]'`",
+        "report": "coattend: pictures and reports need matplotlib and Jinja2; run `pip install -e '.[plot]'`",
+    }
+    assert said == [f"{plot.get(verb, train)} in your clone of coattend.\n" for verb in VERBS]
 
 
 @pytest.mark.parametrize("library", EXTRAS)
