@@ -64,6 +64,7 @@ def test_the_text_of_a_case_makes_it_again() -> None:
     assert Case.parse(str(case)) == case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program", [("fuzz_files", "--kept", "--only", "model"), ("wrong_calls", "--only", "operators")]
 )

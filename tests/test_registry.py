@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,10 @@ def test_a_definition_that_is_executed_again_replaces_its_entry() -> None:
     assert shapes["square"] is again
     with pytest.raises(ValueError, match="already"):
         shapes.register("square")(type("Square", (), {}))
+
+
+def test_functions_without_a_name_are_never_the_same() -> None:
+    areas: Registry[Callable[[float], float]] = Registry("area")
+    areas.add("square", lambda side: side**2)
+    with pytest.raises(ValueError, match="already"):
+        areas.add("square", lambda side: side * 2)

@@ -45,8 +45,9 @@ class Registry(Mapping[str, T]):
         if not isinstance(name, str) or not name.strip():
             raise self.error(f"a {self.kind} is registered under a name, a string that is not empty, got {name!r}.")
         defined = entry if definition is None else definition
-        origin = getattr(defined, "__module__", ""), getattr(defined, "__qualname__", "")
-        if self._entries.get(name, entry) is not entry and ("" in origin or self._origins[name] != origin):
+        origin = getattr(defined, "__module__", ""), getattr(defined, "__qualname__", "<lambda>")
+        has_name = not origin[1].endswith("<lambda>")
+        if self._entries.get(name, entry) is not entry and not (has_name and self._origins[name] == origin):
             raise self.error(f"there is a {self.kind} {name!r} already; choose another name.")
         self._entries[name] = entry
         self._origins[name] = origin

@@ -12,7 +12,7 @@ from coattend.export import check_certificate, export_onnx, freeze
 from coattend.nn import GroupConv2d
 from coattend.nn.observe import estimate_norm_statistics
 
-NETWORKS = ["a_p4cnn:width=4,relative=0-1", "p4cnn:width=16,relative=0-1,head=max", "p4m_allcnn:width=4,relative=0-2-5"]
+NETWORKS = ["p4cnn:width=16,relative=0-1,head=max", "a_p4cnn:width=4,relative=0-1", "p4m_allcnn:width=4,relative=0-2-5"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def settled(name: str) -> ca.models.EquivariantNetwork:
     return network.eval()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [NETWORKS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS[1:])])
 def test_frozen_and_onnx_give_the_same_logits(name: str, tmp_path: Path) -> None:
     network = settled(name)
     size = 28 if network.in_channels == 1 else 32

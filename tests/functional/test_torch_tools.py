@@ -129,6 +129,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_distributed_tensors_are_attended_to_and_pooled_where_they_are(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

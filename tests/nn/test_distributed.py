@@ -74,6 +74,7 @@ def sharded_difference() -> torch.Tensor:
     return (net(batch()) - expected(batch())).abs().max().detach()
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_two_processes_see_the_joint_batch_and_share_a_network_built_on_the_meta_device() -> None:
     net = make_net()
