@@ -9,34 +9,13 @@ import pytest
 import torch
 
 from coattend.data import DataError, Split, load_data, rotated_mnist
-from coattend.data.rotated_mnist import rotate
+from coattend.data.rotation import rotate
 from tests.data import fakes
-
-ndimage = pytest.importorskip("scipy.ndimage")
 
 
 def pool() -> Split:
     images, labels = fakes.digits("train")
     return Split(torch.from_numpy(images[:, None]), torch.from_numpy(labels).long())
-
-
-def test_turning_agrees_with_scipy_splines() -> None:
-    images, _ = fakes.digits("train")
-    degrees = np.random.RandomState(0).uniform(0, 360, len(images))
-    expected = [
-        ndimage.rotate(image.astype(float), angle, reshape=False, order=3, mode="grid-constant")
-        for image, angle in zip(images, degrees, strict=True)
-    ]
-    difference = rotate(images, degrees).astype(float) - np.clip(expected, 0, 255)
-    assert np.abs(difference).max() < 0.5 + 1e-2  # rounding to bytes, and their treatment of the far border
-
-
-def test_quarter_turns_are_exact_and_whole_turns_change_nothing() -> None:
-    images, _ = fakes.digits("train")
-    for k in range(-4, 9):
-        assert np.array_equal(rotate(images, np.full(60, 90.0 * k)), np.rot90(images, k, (1, 2)))
-    with pytest.raises(ValueError, match="expects uint8 images"):
-        rotate(images, np.zeros(3))
 
 
 def test_generation_is_disjoint_complete_and_repeatable() -> None:
