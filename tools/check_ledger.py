@@ -72,19 +72,20 @@ def main(
         epochs: How many epochs of each run.
         texts: Texts that the commands of the runs contain; by default all runs.
     """
-    records = [record for record in read_records(RESULTS) if all(text in record.command for text in texts)]
+    commands = [(record.result.kind.command(record.result.seed), record) for record in read_records(RESULTS)]
+    chosen = [(command, record) for command, record in commands if all(text in command for text in texts)]
     console, differing = Console(highlight=False, markup=False, soft_wrap=True), 0
-    if epochs < 1 or not records:
+    if epochs < 1 or not chosen:
         console.print(f"expected at least one epoch and texts of commands in {RESULTS}; got {epochs}, {list(texts)}.")
         return 2
-    for record in records:
+    for command, record in chosen:
         if not record.curves:
-            console.print(f"{record.command}: no curves were recorded, cannot be compared")
+            console.print(f"{command}: no curves were recorded, cannot be compared")
             continue
         count = min(epochs, record.result.epochs)
-        parts = differences(record.curves, curves_of(first_epochs(record.command, count)))
+        parts = differences(record.curves, curves_of(first_epochs(command, count)))
         differing += bool(parts)
-        console.print(f"{record.command}: {'; '.join(parts) or f'the same, epochs 1 to {count}'}")
+        console.print(f"{command}: {'; '.join(parts) or f'the same, epochs 1 to {count}'}")
     return int(differing > 0)
 
 

@@ -18,7 +18,7 @@ from coattend.data.store import save_dataset
 def main() -> None:
     """Fetch MNIST if it is not there, draw and turn the digits, write them."""
     fetch("mnist")
-    dataset = generate(whole_pool(load_data("mnist")), mini.SIZES, mini.SEED, mini.NAME)
+    dataset = generate(whole_pool(load_data("mnist")), mini.SIZES, mini.SEED, mini.NAME, version=1)
     save_dataset(dataset, mini.FILE, compressed=True)
     sys.stdout.write(f"{mini.FILE}: {mini.FILE.stat().st_size:,} bytes, {dataset.provenance}\n")
 

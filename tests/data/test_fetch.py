@@ -60,23 +60,23 @@ def test_rotated_mnist_is_made_from_mnist_where_the_original_is_not_available(
     assert seen[-1] == ("rotating digits", 80 * 784, 80 * 784)
     first = load_data("rotated-mnist")
     assert [len(part) for part in first.splits().values()] == [40, 10, 30]
-    assert first.provenance == "generated from MNIST (seed 2020)"
-    assert files(folder) == {"mnist/original.npz", "rotated-mnist/generated.npz"}
+    assert first.provenance == "generated from MNIST (seed 2020, version 2)"
+    assert files(folder) == {"mnist/original.npz", "rotated-mnist/generated-v2.npz"}
     images = torch.cat([part.images for part in first.splits().values()])
     assert len({image.numpy().tobytes() for image in images}) == 80  # the whole pool of 80, each once
     labels = torch.cat([part.labels for part in first.splits().values()])
     assert labels.bincount().tolist() == [8] * 10
 
-    content = (folder / "rotated-mnist/generated.npz").read_bytes()
-    (folder / "rotated-mnist/generated.npz").unlink()
+    content = (folder / "rotated-mnist/generated-v2.npz").read_bytes()
+    (folder / "rotated-mnist/generated-v2.npz").unlink()
     fetch("rotated-mnist")
-    assert (folder / "rotated-mnist/generated.npz").read_bytes() == content  # same seed, same bytes
+    assert (folder / "rotated-mnist/generated-v2.npz").read_bytes() == content  # same seed, same bytes
 
 
 def test_rotated_mnist_is_made_from_mnist_files_put_into_the_folder(folder: Path) -> None:
     fakes.write_idx(folder)
     fetch("rotated-mnist")
-    assert load_data("rotated-mnist").provenance == "generated from MNIST (seed 2020)"
+    assert load_data("rotated-mnist").provenance == "generated from MNIST (seed 2020, version 2)"
 
 
 def test_with_no_network_one_sentence_says_what_was_tried_and_what_to_do(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from coattend.data import DataError, Split, load_data, rotated_mnist
+from coattend.data import DataError, Dataset, Split, fetch, load_data, rotated_mnist
 from coattend.data.rotation import rotate
 from tests.data import fakes
 
@@ -18,11 +18,15 @@ def pool() -> Split:
     return Split(torch.from_numpy(images[:, None]), torch.from_numpy(labels).long())
 
 
+def all_images(data: Dataset) -> fakes.Bytes:
+    return torch.cat([part.images for part in data.splits().values()]).numpy()[:, 0]
+
+
 def test_generation_is_disjoint_complete_and_repeatable() -> None:
     sizes = (30, 10, 20)
     data = rotated_mnist.generate(pool(), sizes, seed=5)
     assert tuple(map(len, data.splits().values())) == sizes
-    assert data.provenance == "generated from MNIST (seed 5)"
+    assert data.provenance == "generated from MNIST (seed 5, version 2)"
     again, other = (rotated_mnist.generate(pool(), sizes, seed=seed) for seed in (5, 6))
     for name, part in data.splits().items():
         assert torch.equal(part.images, again.splits()[name].images)
@@ -39,7 +43,74 @@ def test_each_digit_is_an_original_turned_once_by_a_uniform_angle() -> None:
     drawn = np.random.RandomState(7)
     chosen, degrees = drawn.permutation(60), drawn.uniform(0, 360, 60)
     expected = rotate(fakes.digits("train")[0][chosen], degrees)
-    assert np.array_equal(torch.cat([p.images for p in data.splits().values()]).numpy()[:, 0], expected)
+    assert np.array_equal(all_images(data), expected.swapaxes(1, 2))
+    former = rotated_mnist.generate(pool(), (40, 10, 10), seed=7, version=1)
+    assert former.provenance == "generated from MNIST (seed 7)"
+    assert np.array_equal(all_images(former), expected)
+    assert torch.equal(former.test.labels, data.test.labels)
+
+
+def test_values_of_a_row_are_read_row_by_row(folder: Path) -> None:
+    """A step of one value is a step to the right, a step of 28 one downward."""
+    values = np.zeros((rotated_mnist.TEST, 785))
+    values[:, [1, 2 * 28]] = 1, 0.4
+    for file, count in ((rotated_mnist.TRAINING_FILE, 50), (rotated_mnist.TEST_FILE, 30)):
+        np.savetxt(folder / file, np.resize(values, (count, 785)), fmt="%.6f")
+    image = load_data("rotated-mnist").test.images[0, 0]
+    assert image.nonzero().tolist() == [[0, 1], [2, 0]]
+    assert (int(image[0, 1]), int(image[2, 0])) == (255, 102)
+
+
+def test_original_and_generated_digits_have_one_handedness(folder: Path) -> None:
+    """The original files hold digits column by column; the same digits and angles give the same images either way."""
+    sizes = (rotated_mnist.TRAIN, rotated_mnist.VALID, 10)
+    expected = rotated_mnist.generate(pool(), sizes, seed=3)
+    upright = all_images(rotated_mnist.generate(pool(), sizes, seed=3, version=1))
+    columns = upright.transpose(0, 2, 1).reshape(60, 784) / 255
+    rows = np.concatenate([columns, np.zeros((60, 1))], axis=1)
+    np.savetxt(folder / rotated_mnist.TRAINING_FILE, rows[:50], fmt="%.6f")
+    np.savetxt(folder / rotated_mnist.TEST_FILE, np.resize(rows[50:], (30, 785)), fmt="%.6f")
+    data = load_data("rotated-mnist")
+    assert torch.equal(data.train.images, expected.train.images)
+    assert torch.equal(data.test.images[:10], expected.test.images)
+    assert not np.array_equal(all_images(expected), upright)
+
+
+def test_a_file_of_version_1_is_recognized_and_not_mixed_with_version_2(folder: Path) -> None:
+    fakes.write_idx(folder)
+    fetch("rotated-mnist-v1")
+    former = load_data("rotated-mnist-v1")
+    path = folder / "rotated-mnist" / "generated.npz"  # where earlier releases stored it, under the name rotated-mnist
+    content = path.read_bytes()
+    with pytest.raises(DataError, match=r"fetch rotated-mnist`.*generated.npz holds version 1 .* as rotated-mnist-v1"):
+        load_data("rotated-mnist")
+    assert fetch("rotated-mnist") == folder / "rotated-mnist" / "generated-v2.npz"
+    data = load_data("rotated-mnist")
+    assert data.provenance == "generated from MNIST (seed 2020, version 2)"
+    assert former.provenance == "generated from MNIST (seed 2020)"
+    assert np.array_equal(all_images(former), all_images(data).swapaxes(1, 2))
+    assert path.read_bytes() == content
+    path.unlink()
+    with pytest.raises(DataError, match="rotated-mnist-v1 is not in .*; run `coattend data fetch rotated-mnist-v1`"):
+        load_data("rotated-mnist-v1")
+
+
+def test_recorded_names_and_mirror_images() -> None:
+    former, present = "generated from MNIST (seed 2020)", "generated from MNIST (seed 2020, version 2)"
+    names = {
+        ("rotated-mnist", former): "rotated-mnist-v1",
+        ("rotated-mnist", f"{former}, resize to 20 x 20"): "rotated-mnist-v1",
+        ("rotated-mnist", present): "rotated-mnist",
+        ("rotated-mnist", "original (mnist_rotation_new.zip)"): "rotated-mnist",
+        ("mini", former): "mini",
+    }
+    assert {key: rotated_mnist.current_name(*key) for key in names} == names
+    for name in ("mini", "mnist", "rotated-mnist-v1"):
+        assert rotated_mnist.are_mirrored(name, "rotated-mnist")
+        assert rotated_mnist.are_mirrored("rotated-mnist", name)
+        assert not rotated_mnist.are_mirrored(name, "rotated-mnist-v1")
+    for name in ("rotated-mnist", "cifar10", "my/images", None):
+        assert not rotated_mnist.are_mirrored("rotated-mnist", name)
 
 
 @pytest.mark.parametrize("sub", ["", "rotated-mnist", "mnist_rotation_new"])
@@ -79,8 +150,8 @@ def test_the_archive_is_read_and_its_checksum_held(folder: Path, monkeypatch: py
 def test_original_files_take_precedence_over_generated_ones(folder: Path) -> None:
     from coattend.data.store import save_dataset
 
-    save_dataset(rotated_mnist.generate(pool(), (40, 10, 10), 1), folder / "rotated-mnist" / "generated.npz")
-    assert load_data("rotated-mnist").provenance.startswith("generated from MNIST (seed 1)")
+    save_dataset(rotated_mnist.generate(pool(), (40, 10, 10), 1), folder / "rotated-mnist" / "generated-v2.npz")
+    assert load_data("rotated-mnist").provenance.startswith("generated from MNIST (seed 1, version 2)")
     fakes.write_amat(folder)
     assert load_data("rotated-mnist").provenance.startswith("original")
 

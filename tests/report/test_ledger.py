@@ -120,6 +120,16 @@ def test_runs_of_two_provenances_are_two_rows_of_table_1(tmp_path: Path) -> None
     assert [row.split("|")[3].strip() for row in rows] == ["2.00", "1.00"]
 
 
+def test_runs_on_version_1_of_the_digits_are_apart_and_named_so(tmp_path: Path) -> None:
+    runs = [record("p4cnn", "house", 0, 2.0, 2.0), record("a_p4cnn", "house", 0, 1.0, 1.0)]
+    result = replace(runs[0].result, provenance="generated from MNIST (seed 2020)")
+    rows = rows_in(tmp_path, replace(runs[0], result=result), runs[1])
+    assert "--data rotated-mnist-v1 " in rows["p4cnn"]
+    assert "--data rotated-mnist " in rows["a_p4cnn"]
+    assert "over images" not in rows["a_p4cnn"]  # it has no counterpart on the same images
+    assert " --data rotated-mnist-v1 " in result.kind.command(0)
+
+
 def test_gpu_hours_are_what_the_convolutions_need() -> None:
     # By hand, multiply-adds per image of p4-CNN, layer by layer; 12,000 images, 100 epochs, 6 operations each.
     planes = 40

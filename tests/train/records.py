@@ -22,7 +22,7 @@ def record(
     result = Result(
         model=model,
         seed=seed,
-        provenance="generated from MNIST (seed 2020)",
+        provenance="generated from MNIST (seed 2020, version 2)",
         parameters=19880,
         recipe=recipe,
         settings=settings,

@@ -12,9 +12,11 @@ import torch
 
 import coattend as ca
 from coattend.cli import main
-from coattend.data import load_data, make_preprocessing
+from coattend.data import DataError, Dataset, Split, load_data, make_preprocessing, rotated_mnist
 from coattend.data.images import Fit
+from coattend.data.store import save_dataset
 from coattend.models.classifier import Classifier
+from coattend.models.pretrained import pretrained_file
 from coattend.report.lines import evaluation_lines
 from coattend.train import RunError, load_trained
 from coattend.train.evaluate import evaluate_classifier as evaluated
@@ -96,6 +98,35 @@ def test_only_the_test_split_of_the_training_images_is_tested(run: Path, tmp_pat
     write_images(tmp_path / "own", count=7)
     tested = evaluated(str(run), None)
     assert any(line.startswith("these images have changed since the training") for line in evaluation_lines(tested))
+
+
+def test_shipped_weights_are_tested_on_the_version_of_the_digits_that_they_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COATTEND_DATA", str(tmp_path))
+    path = str(pretrained_file("p4cnn", "rotated-mnist"))
+    with pytest.raises(DataError, match="run `coattend data fetch rotated-mnist-v1`"):
+        evaluated(path, None)
+    mini = load_data("mini")
+    for version, file in rotated_mnist.GENERATED.items():
+        images = mini.test.images[:200] if version == 1 else mini.test.images[:200].mT
+        parts = dict.fromkeys(("train", "valid", "test"), Split(images, mini.test.labels[:200]))
+        suffix = "" if version == 1 else ", version 2"
+        data = Dataset(
+            "rotated-mnist", **parts, classes=mini.classes, provenance=f"generated from MNIST (seed 2020{suffix})"
+        )
+        save_dataset(data, tmp_path / "rotated-mnist" / file)
+    tested, mirrored = evaluated(path, None), evaluated(path, "rotated-mnist")
+    assert tested.evaluation.error < 5
+    assert tested.held_out.name == "rotated-mnist-v1"
+    assert not any("mirror" in line or "changed" in line for line in evaluation_lines(tested))
+    assert mirrored.evaluation.error > 30
+    assert any(
+        line.startswith("these digits are mirror images of those of the training (generated from MNIST (seed 2020))")
+        and line.endswith("test it with --data rotated-mnist-v1")
+        for line in evaluation_lines(mirrored)
+    )
+    assert not evaluated(path, "mini").mirrored
 
 
 def test_a_test_folder_is_preferred_and_colour_made_grey(run: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from coattend.data import Split, load_data
 from coattend.train import Result, RunError, RunFolder, changed, get_recipe, train
 from coattend.train import loop as training
 from tests.train.conftest import tiny
@@ -53,6 +54,23 @@ def test_another_folder_of_the_same_name_is_another_run(tmp_path: Path) -> None:
     images(moved, 2)
     with pytest.raises(RunError, match="the images differ"):
         train(MODEL, tiny(data=str(moved), **SMALL), 0, tmp_path / "runs")
+
+
+def test_a_run_on_version_1_of_rotated_mnist_is_not_continued_on_version_2(tmp_path: Path) -> None:
+    """Earlier releases called version 1 as version 2 is called now."""
+    mini = load_data("mini")
+    former = replace(mini, name="rotated-mnist", provenance="generated from MNIST (seed 2020)")
+    folder, recipe, device = RunFolder(tmp_path), tiny(data="rotated-mnist"), torch.device("cpu")
+    folder.describe(MODEL, recipe, 0, former, 1, device)
+    today = replace(former, provenance="generated from MNIST (seed 2020, version 2)")
+    for split in ("train", "valid", "test"):
+        part = getattr(former, split)
+        today = replace(today, **{split: Split(part.images.mT, part.labels)})
+    for data, what in ((None, "recipe.data"), (today, "the images")):  # a finished run is compared by name only
+        with pytest.raises(RunError, match=f"{what} differ; .* \\(seed 2020\\)\\) are now called rotated-mnist-v1"):
+            folder.check_same(MODEL, recipe, 0, data)
+    for data in (None, former):
+        folder.check_same(MODEL, tiny(data="rotated-mnist-v1"), 0, data)
 
 
 def test_a_path_may_be_spelled_in_many_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

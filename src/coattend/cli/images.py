@@ -22,7 +22,7 @@ def data(
 
     Args:
         action: list, or fetch with a name.
-        name: rotated-mnist, mnist or cifar10; mini is inside the package.
+        name: rotated-mnist, rotated-mnist-v1, mnist or cifar10; mini is inside the package.
     """
     from coattend import data as datasets
     from coattend.report.console import data_table

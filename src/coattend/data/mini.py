@@ -1,4 +1,4 @@
-"""The digits inside the package: rotated MNIST in small, for examples and tests."""
+"""The digits inside the package: rotated digits of MNIST, not transposed, for examples and tests."""
 
 from __future__ import annotations
 

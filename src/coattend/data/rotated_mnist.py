@@ -1,4 +1,9 @@
-"""Rotated MNIST: the original files of Larochelle et al. (2007), or a substitute generated from MNIST."""
+"""Rotated MNIST: the original files of Larochelle et al. (2007), or a substitute generated from MNIST.
+
+Rows of the original files hold the pixels of an upright digit column by column, and everyone reads them row by row, so
+that the digits of rotated MNIST are transposed: mirror images of those of MNIST. Version 2 of the generated digits is
+transposed too; version 1 was not, and is available under its own name for networks that were trained on it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +23,10 @@ from coattend.data.dataset import DataError, Dataset, Split
 from coattend.data.mnist import CLASSES, NUMBER, SIDE, read_table
 from coattend.data.rotation import rotate
 from coattend.data.sources import Progress, Web
-from coattend.data.store import FetchError, StoredDataset, as_tensor, read_dataset, save_dataset
+from coattend.data.store import FetchError, NotStoredError, StoredDataset, as_tensor, read_dataset, save_dataset
 
-NAME = "rotated-mnist"
-GENERATED = "generated.npz"
+NAME, NAME_OF_VERSION_1 = "rotated-mnist", "rotated-mnist-v1"
+GENERATED = {1: "generated.npz", 2: "generated-v2.npz"}  # by version; the first as earlier releases named it
 TRAIN, VALID, TEST = 10_000, 2_000, 50_000
 SEED = 2020
 ARCHIVE = "mnist_rotation_new.zip"
@@ -29,6 +34,7 @@ ARCHIVE_LARGEST = 1 << 27  # bytes
 ARCHIVE_MD5 = "0f9a947ff3d30e95cd685462cbf3b847"
 TRAINING_FILE = "mnist_all_rotation_normalized_float_train_valid.amat"
 TEST_FILE = "mnist_all_rotation_normalized_float_test.amat"
+Version = Literal[1, 2]
 
 
 def read_files(folders: Sequence[Path]) -> Dataset | None:
@@ -47,23 +53,43 @@ def read_files(folders: Sequence[Path]) -> Dataset | None:
     return None
 
 
+def current_name(name: str, provenance: str) -> str:
+    """Return today's name of a dataset that a run or a file recorded; version 1 was called as version 2 is now."""
+    return NAME_OF_VERSION_1 if name == NAME and provenance.startswith(_provenance(SEED, 1)) else name
+
+
+def are_mirrored(name: str | None, other: str | None) -> bool:
+    """Return whether the digits of two datasets, given by today's names, are mirror images of each other."""
+    digits = {"mini", "mnist", NAME, NAME_OF_VERSION_1}
+    return {name, other} <= digits and (name == NAME) != (other == NAME)
+
+
 def generate(
     pool: Split,
     sizes: tuple[int, int, int],
     seed: int,
     name: str = NAME,
     report: Callable[[int], None] | None = None,
+    version: Version = 2,
 ) -> Dataset:
-    """Split upright digits (n, 1, height, width) and rotate each once by a uniformly random angle."""
+    """Split upright digits (n, 1, height, width) and rotate each once by a uniformly random angle.
+
+    Version 2 then transposes them. Both versions draw the same digits, angles and order.
+    """
     if sum(sizes) > len(pool):
         raise ValueError(f"expected at least {sum(sizes):,} images for splits of {sizes}, got {len(pool):,}.")
     drawn = np.random.RandomState(seed)  # its stream never changes, that of default_rng may
     chosen = drawn.permutation(len(pool))[: sum(sizes)]
     degrees = drawn.uniform(0, 360, size=len(chosen))
-    images = as_tensor(rotate(pool.images.numpy()[chosen, 0], degrees, report)[:, None])
+    rotated = rotate(pool.images.numpy()[chosen, 0], degrees, report)
+    images = as_tensor((rotated if version == 1 else rotated.swapaxes(1, 2))[:, None])
     labels = as_tensor(pool.labels.numpy()[chosen])
     train, valid, test = map(Split, images.split(sizes), labels.split(sizes))
-    return Dataset(name, train, valid, test, CLASSES, provenance=f"generated from MNIST (seed {seed})")
+    return Dataset(name, train, valid, test, CLASSES, _provenance(seed, version))
+
+
+def _provenance(seed: int, version: Version) -> str:
+    return f"generated from MNIST (seed {seed})" if version == 1 else f"generated from MNIST (seed {seed}, version 2)"
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
@@ -93,7 +119,7 @@ def _original(contents: Mapping[str, IO[bytes]], path: Path) -> Dataset:
 
 
 def _rows(stream: IO[bytes], count: int, file: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Read 784 grey values from 0 to 1 and a label per row."""
+    """Read 784 grey values from 0 to 1, row by row as everyone does, and a label per line."""
     try:
         rows = read_table(stream, SIDE * SIDE + 1, count, np.float32)
     except ValueError as error:
@@ -123,8 +149,29 @@ STORED = StoredDataset(
     files=f"{ARCHIVE} or MNIST's four .gz files",
     sources=(Web("http://www.iro.umontreal.ca/~lisa/icml2007data", (ARCHIVE,), largest=ARCHIVE_LARGEST),),
     subfolders=("mnist_rotation_new",),
-    stored_as=("original.npz", GENERATED),
+    stored_as=("original.npz", GENERATED[2]),
 )
+VERSION_1 = StoredDataset(
+    NAME_OF_VERSION_1,
+    lambda folders: None,
+    files="MNIST's four .gz files",
+    sources=(),
+    stored_as=(GENERATED[1],),
+    home=NAME,
+)
+
+
+def load(folder: Path) -> Dataset:
+    """Load the original, or else version 2 of the generated digits."""
+    try:
+        return STORED.load(folder)
+    except NotStoredError as error:
+        if (path := VERSION_1.locate(folder)) is None:
+            raise
+        raise DataError(
+            f"{error} {path} holds version 1 of the generated digits, which are mirror images of the others; it is "
+            f"loaded as {NAME_OF_VERSION_1}."
+        ) from error
 
 
 def fetch(folder: Path, progress: Progress) -> Path:
@@ -135,31 +182,42 @@ def fetch(folder: Path, progress: Progress) -> Path:
         try:
             return STORED.download(folder, progress)
         except FetchError as error:
-            tried = error.tried
-        try:
-            source = mnist.STORED.fetch(folder, progress)
-        except FetchError as error:
-            raise FetchError(NAME, tried + error.tried, STORED.files, folder) from error
-        pool = mnist.whole_pool(read_dataset(source, "mnist", "run `coattend data fetch mnist`"))
-        path = folder / NAME / GENERATED
-        save_dataset(_generate_with_progress(pool, progress), path)
-        return path
+            return _generated(STORED, folder, progress, 2, error.tried)
 
 
-def _generate_with_progress(pool: Split, progress: Progress) -> Dataset:
+def fetch_version_1(folder: Path, progress: Progress) -> Path:
+    """Store version 1 of the digits generated from MNIST, for networks that were trained on it."""
+    with VERSION_1.lock(folder):
+        return VERSION_1.find(folder) or _generated(VERSION_1, folder, progress, 1)
+
+
+def _generated(
+    stored: StoredDataset, folder: Path, progress: Progress, version: Version, tried: tuple[str, ...] = ()
+) -> Path:
+    try:
+        source = mnist.STORED.fetch(folder, progress)
+    except FetchError as error:
+        raise FetchError(stored.name, tried + error.tried, stored.files, folder) from error
+    pool = mnist.whole_pool(read_dataset(source, "mnist", "run `coattend data fetch mnist`"))
+    path = stored.paths(folder)[-1]
+    save_dataset(_generate_with_progress(pool, progress, version), path)
+    return path
+
+
+def _generate_with_progress(pool: Split, progress: Progress, version: Version) -> Dataset:
     sizes = (TRAIN, VALID, TEST)
     pixels = pool.images[0].numel()
 
     def report(images: int) -> None:
         progress("rotating digits", images * pixels, sum(sizes) * pixels)
 
-    dataset = generate(pool, sizes, SEED, report=report)
+    dataset = generate(pool, sizes, SEED, report=report, version=version)
     report(sum(sizes))
     return dataset
 
 
 def _substitute_note(path: Path) -> str | None:
-    if path.name != GENERATED:
+    if path.name != GENERATED[2]:
         return None
     return (
         f"The original {NAME} could not be fetched, so this is a substitute of the same sizes, generated from MNIST: "
@@ -177,4 +235,13 @@ register_dataset(
     fetch=fetch,
     locate=STORED.locate,
     note=_substitute_note,
-)(STORED.load)
+)(load)
+register_dataset(
+    NAME_OF_VERSION_1,
+    classes=CLASSES,
+    image_shape=(1, SIDE, SIDE),
+    sizes=(TRAIN, VALID, TEST),
+    description="mirror images of the generated rotated-mnist, for networks of earlier releases",
+    fetch=fetch_version_1,
+    locate=VERSION_1.locate,
+)(VERSION_1.load)

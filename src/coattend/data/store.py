@@ -155,6 +155,10 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> str:
     return whole.hexdigest()
 
 
+class NotStoredError(DataError):
+    """A dataset is not in the data folder."""
+
+
 class FetchError(DataError):
     """No source could deliver a dataset; ``tried`` says what each of them answered."""
 
@@ -173,6 +177,7 @@ class StoredDataset:
     - read_files: reads the files from the first of some folders that has them, None if none has
     - files: names of the files, for the user who gets them by hand
     - subfolders: of the data folder, in which other libraries put the files
+    - home: the subfolder that stores the dataset, if it is not called after it
     - stored_as: names of the ``.npz``; the first holds the original, the others substitutes
     """
 
@@ -182,6 +187,7 @@ class StoredDataset:
     sources: tuple[Source, ...]
     subfolders: tuple[str, ...] = ()
     stored_as: tuple[str, ...] = ("original.npz",)
+    home: str | None = None
 
     def load(self, folder: Path) -> Dataset:
         """Read what is stored, or the published files if they are in the data folder."""
@@ -193,7 +199,7 @@ class StoredDataset:
         for path in paths:
             if path.is_file():
                 return read_dataset(path, self.name, f"run `coattend data fetch {self.name}` to restore it")
-        raise DataError(
+        raise NotStoredError(
             f"{self.name} is not in {folder}; run `coattend data fetch {self.name}`, which also accepts {self.files} "
             "if you put them there, or set COATTEND_DATA to the folder that has it."
         )
@@ -219,7 +225,7 @@ class StoredDataset:
 
     def download(self, folder: Path, progress: Progress) -> Path:
         """Store what the first source delivers that can; raise FetchError if none can."""
-        original, incoming, tried = self.paths(folder)[0], folder / self.name / "incoming", []
+        original, incoming, tried = self.paths(folder)[0], self._home(folder) / "incoming", []
         for source in self.sources:
             _remove_all_but_parts(incoming)
             try:
@@ -243,19 +249,22 @@ class StoredDataset:
 
     def paths(self, folder: Path) -> tuple[Path, ...]:
         """Return the files that may store the dataset, the original first."""
-        return tuple(folder / self.name / name for name in self.stored_as)
+        return tuple(self._home(folder) / name for name in self.stored_as)
 
     @contextlib.contextmanager
     def lock(self, folder: Path) -> Iterator[None]:
         """Make other processes that fetch the same dataset wait; remove what a killed one was writing."""
-        home = folder / self.name
+        home = self._home(folder)
         home.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(home / ".lock"):
             remove_unfinished(home, self.stored_as)
             yield
 
+    def _home(self, folder: Path) -> Path:
+        return folder / (self.home or self.name)
+
     def _places(self, folder: Path) -> tuple[Path, ...]:
-        return (folder / self.name, folder, *(folder / subfolder for subfolder in self.subfolders))
+        return (self._home(folder), folder, *(folder / subfolder for subfolder in self.subfolders))
 
     def _is_intact(self, path: Path) -> bool:
         if not path.is_file():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coattend._files import checked_path
 from coattend.data import Preprocessing, make_preprocessing
 from coattend.data.images import Fit
+from coattend.data.rotated_mnist import current_name
 from coattend.models import hub
 from coattend.models.network import EquivariantNetwork
 from coattend.models.records import RunError, damaged, read_header
@@ -66,9 +67,10 @@ class Classifier(nn.Module):
 
     @property
     def dataset(self) -> str | None:
-        """Name or path of the dataset that the network was trained on; None if its file does not contain it."""
+        """Today's name, or the path, of the dataset that the network was trained on; None if the file has none."""
         recipe: dict[str, Any] = json.loads(self.metadata.get("recipe", "{}"))
-        return recipe.get("data")
+        name = recipe.get("data")
+        return None if name is None else current_name(name, self.provenance)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the logits (n, classes) of pixels (n, channels, height, width) from 0 to 255."""

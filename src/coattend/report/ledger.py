@@ -12,6 +12,7 @@ from pathlib import Path
 
 from coattend._files import write_atomically
 from coattend.data.catalog import DATASETS
+from coattend.data.rotated_mnist import current_name
 from coattend.models import create_model, model_entry
 from coattend.models.paper import TABLE_1
 from coattend.nn.observe import multiply_adds
@@ -32,8 +33,10 @@ paper's own protocol, in every table; figures in parentheses are the authors' ow
 Differences are paired over seeds, with a 95% interval; with a single seed, over the test images, which does not
 include the spread over seeds. Each command needs `coattend data fetch rotated-mnist` (or `cifar10`) once, and
 continues what was stopped; `coattend reproduce --ledger results --page docs/results.md` writes this page again from
-the finished runs in `runs`. GPU hours are estimates: the multiply-adds of all convolutions of the whole training,
-forward and backward, at a sustained 5e12 operations per second, and nothing else.
+the finished runs in `runs`. Data without a version, `generated from MNIST (seed 2020)`, are version 1 of the generated
+digits, `rotated-mnist-v1` ([data.md](data.md#handedness)); `coattend reproduce` trains on version 2. GPU hours are
+estimates: the multiply-adds of all convolutions of the whole training, forward and backward, at a sustained 5e12
+operations per second, and nothing else.
 """
 RUNS = "runs.jsonl"  # the results file of a ledger, one line per run
 OWN_LEDGER = Path(__file__).parents[3] / "results"  # in a clone; an installed package has none
@@ -127,7 +130,8 @@ def _other_tables(rows: Mapping[Kind, Row]) -> list[str]:
 
 def _other_line(row: Row, rows: Mapping[Kind, Row]) -> list[str]:
     kind, pairs = row.kind, _pairs(row, rows.get(counterpart(row.kind)))
-    words = ["coattend", "compare", kind.model, "--recipe", kind.recipe, "--data", kind.data, "--seeds", _seeds(row)]
+    data = current_name(kind.data, kind.provenance)
+    words = ["coattend", "compare", kind.model, "--recipe", kind.recipe, "--data", data, "--seeds", _seeds(row)]
     words += [word for setting in kind.settings for word in ("--set", setting)]
     entry = model_entry(kind.model)
     valid, last = _errors(row, "valid", "last")

@@ -31,6 +31,11 @@ def evaluation_lines(report: EvaluationReport) -> Iterator[str]:
     yield f"{report.path} on {held_out.name} ({held_out.provenance}), {len(report.labels):,} images"
     if report.same_data and held_out.provenance != trained.provenance:
         yield f"these images have changed since the training, which was on {trained.provenance}"
+    if report.mirrored:
+        yield (
+            f"these digits are mirror images of those of the training ({trained.provenance}), and the network does not "
+            f"recognize mirror images: test it with --data {trained.dataset}"
+        )
     yield f"test error {report.evaluation.error:.2f}%, loss {report.evaluation.loss:.4f}"
     yield from _recall_lines(trained.classes, report.confusion().tolist())
     verdict = "equivariant" if report.is_equivariant else "not equivariant; `coattend check` finds the cause"

@@ -214,7 +214,7 @@ def _pictured(together: Sequence[Contest], notes: list[str]) -> list[PicturedNet
         except ValueError as error:
             notes.append(f"{run.model}: no pictures, because its weights cannot be loaded. {error}")
             continue
-        name, size, fit = run.run.recipe.data, trained.image_shape[1], trained.fit
+        name, size, fit = trained.dataset or run.run.recipe.data, trained.image_shape[1], trained.fit
         try:
             if (name, size, fit) not in loaded:
                 loaded[name, size, fit] = load_data(name, size=size, fit=fit)

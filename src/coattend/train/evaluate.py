@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coattend.data import load_data
 from coattend.data.catalog import HeldOut, load_held_out
 from coattend.data.images import convert_channels
+from coattend.data.rotated_mnist import are_mirrored
 from coattend.equivariance import equivariance_error
 from coattend.models import EquivariantNetwork
 from coattend.models.classifier import Classifier, check_finite, load_trained
@@ -78,7 +79,12 @@ def _gathered(fabric: Fabric, part: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """A trained network on test images; ``labels`` are indices of the network's classes."""
+    """A trained network on test images.
+
+    - labels: indices of the network's classes
+    - same_data: the images are those that the network was trained on, by name or path
+    - mirrored: they are digits, mirror images of those of the training
+    """
 
     path: str
     trained: Classifier
@@ -87,6 +93,7 @@ class EvaluationReport:
     evaluation: Evaluation
     equivariance_error: float
     same_data: bool
+    mirrored: bool
 
     @property
     def is_equivariant(self) -> bool:
@@ -139,7 +146,7 @@ def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
     evaluation = evaluate(Fabric(accelerator="cpu", devices=1), trained.network, examples)
     check_finite(evaluation.confidences)
     error = network_error(trained.network, examples)
-    return EvaluationReport(path, trained, held_out, labels, evaluation, error, same)
+    return EvaluationReport(path, trained, held_out, labels, evaluation, error, same, are_mirrored(own, data_name))
 
 
 def _matched_labels(held_out: HeldOut, trained: Classifier, path: str) -> Tensor:

@@ -93,7 +93,7 @@ def restrict_trained(
     file = weights_file(path)
     trained = load_trained(file)
     recipe = Recipe.from_dict(read_header_recipe(file, trained.metadata))
-    source = matching_data(trained, data or recipe.data)
+    source = matching_data(trained, data or trained.dataset or recipe.data)
     train = examples(trained, source.train, train_images)
     test = examples(trained, source.test, test_images)
     original = trained.network

@@ -16,6 +16,7 @@ from typing import Any
 
 from coattend.data import Dataset
 from coattend.data.catalog import DATASETS
+from coattend.data.rotated_mnist import current_name
 from coattend.models.records import (
     COUNT,
     FINITE,
@@ -79,7 +80,8 @@ class Kind:
 
     def command(self, seed: int) -> str:
         """Return the command that trains the run of this kind with a seed."""
-        words = ["coattend", "train", self.model, "--data", self.data, "--recipe", self.recipe, "--seed", str(seed)]
+        data = current_name(self.data, self.provenance)
+        words = ["coattend", "train", self.model, "--data", data, "--recipe", self.recipe, "--seed", str(seed)]
         return shlex.join([*words, *(word for setting in self.settings for word in ("--set", setting))])
 
 
@@ -114,7 +116,7 @@ class Run:
         """Return what differs in another run; without ``data``, the images are compared by name only."""
         differing = [key for key, value in (("model", model), ("seed", seed)) if getattr(self, key) != value]
         own, compared = self.recipe.to_dict(), recipe.to_dict()
-        own["data"] = absolute_path(self.recipe.data)
+        own["data"] = absolute_path(current_name(self.recipe.data, self.provenance))
         names = [key for key in compared if key not in NAMING_FIELDS]
         if data is not None and self.data_digest is not None:
             names.remove("data")  # the content counts, not the path

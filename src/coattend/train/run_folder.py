@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from coattend._files import remove_unfinished, write_atomically
 from coattend.data import Dataset
+from coattend.data.rotated_mnist import current_name
 from coattend.models.classifier import BEST, LAST
 from coattend.models.records import RunError, damaged
 from coattend.train.checkpoint import Checkpoint
@@ -148,10 +149,14 @@ class RunFolder:
 
     def check_same(self, model: str, recipe: Recipe, seed: int, data: Dataset | None) -> None:
         """Raise unless run.json describes this run; without ``data``, the images are compared by name only."""
-        differing = self.run.differences(model, recipe, seed, data)
+        run = self.run
+        differing = run.differences(model, recipe, seed, data)
         if differing:
+            name = current_name(run.recipe.data, run.provenance)
+            renamed = "" if name == run.recipe.data else f" Its images ({run.provenance}) are now called {name}."
             raise RunError(
                 f"{self.path} holds another run: {', '.join(differing)} differ; choose another --folder or --name."
+                f"{renamed}"
             )
 
     def describe(
