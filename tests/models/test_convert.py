@@ -89,6 +89,39 @@ def test_converted_weights_give_the_same_logits() -> None:
     assert (ours(x) - theirs(x)).abs().max() > 1e-2  # without the factor they differ
 
 
+def test_the_order_of_groupy_follows_from_its_formula() -> None:
+    """Output (m, r) sees input (m', r') through slice 4 mu + rho, mu = m + m', rho = r' - (-1)^mu r."""
+
+    def seen(g: int, h: int) -> int:
+        mu = (g // 4 + h // 4) % 2
+        return 4 * mu + (h % 4 - (-1) ** mu * (g % 4)) % 4
+
+    assert [[seen(g, h) for h in range(8)] for g in range(8)] == SLICES
+    image = torch.randn(1, 1, 5, 5)
+    for name, expected in (("p4", [0, 1, 2, 3]), ("p4m", [0, 1, 2, 3, 6, 5, 4, 7])):
+        conv = ca.nn.GroupConv2d(1, 1, 3, name, bias=False)
+        ours = [ca.groups.transform_image(image, name, g) for g in conv.group.elements]
+        order = [next(i for i in range(8) if torch.equal(moved(image, i), element)) for element in ours]
+        assert order == expected
+        theirs = torch.randn_like(conv.weight)
+        converted = convert_state_dict({"w": theirs}, torch.nn.Sequential(conv), {"w": "0.weight"})["0.weight"]
+        assert torch.equal(converted, theirs[:, :, expected])
+        table = conv.group.relative.tolist()
+        assert [[order[t] for t in row] for row in table] == [[SLICES[g][h] for h in order] for g in order]
+
+
+@pytest.mark.parametrize(("name", "eps"), [("p4cnn:head=max,group=p4m", 2e-5), ("dren_maxpool", 1e-3)])
+def test_weights_that_keep_groupys_order_give_other_logits(name: str, eps: float) -> None:
+    theirs, ours = foreign(8 if "p4m" in name else 4, 2, eps), ca.create_model(name, width=2).eval()
+    state = convert_state_dict(theirs.state_dict(), ours, RENAME, group_conv_factor=FACTOR)
+    for i in range(2, 8):
+        stage = f"stages.{0 if i == 2 else 1}" if i < 7 else "head"
+        state[f"{stage}.layer{i}.conv.weight"] = FACTOR * getattr(theirs, f"c{i}").weight
+    ours.load_state_dict(state)
+    x = torch.randn(2, 1, 28, 28)
+    assert (ours(x) - theirs(x)).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize(
     ("name", "poses", "eps"),
     [
@@ -143,6 +176,9 @@ def test_what_has_no_place_in_groupys_order_is_refused() -> None:
         model = torch.nn.Sequential(ca.nn.GroupConv2d(1, 1, 3, group, bias=False))
         with pytest.raises(ValueError, match=f"z2, p4 and p4m in GrouPy, the model is over {group}"):
             convert_state_dict(model.state_dict(), model, {r"0\.weight": "0.weight"})
+    model = torch.nn.Sequential(ca.nn.GroupConv2d(1, 1, 3, "p4m", bias=False, relative=(0, 1, 4)))
+    with pytest.raises(ValueError, match="has 3 of the 8 relative poses; convert into the whole network and restrict"):
+        convert_state_dict(model.state_dict(), model, {r"0\.weight": "0.weight"})
     model = torch.nn.Sequential(ca.nn.CoAttention(1, "p4m", "paper"))
     with pytest.raises(ValueError, match="Eq. 11 .*cannot be converted; use structure=group"):
         convert_state_dict(model.state_dict(), model, {r"0\.weight": "0.weight"})
@@ -162,6 +198,16 @@ def test_factors_are_applied_in_the_precision_of_the_model() -> None:
     model = torch.nn.Sequential(ca.nn.GroupConv2d(2, 2, 3, "p4", bias=False))
     found = convert_state_dict({"w": weight}, model, {"w": "0.weight"}, group_conv_factor=FACTOR)["0.weight"]
     assert torch.equal(found, weight.double() * FACTOR)
+
+
+def test_filters_of_a_plain_network_get_the_axis_of_its_single_pose() -> None:
+    model = ca.create_model("z2cnn")
+    (name,) = [key for key, tensor in model.state_dict().items() if key.endswith("layer3.conv.weight")]
+    assert model.state_dict()[name].shape == (20, 20, 1, 3, 3)
+    layer = torch.nn.Sequential(model.get_submodule(name.removesuffix(".weight")))
+    weight = torch.randn(20, 20, 3, 3)
+    converted = convert_state_dict({"w": weight}, layer, {"w": "0.weight"})
+    assert torch.equal(converted["0.weight"], weight[:, :, None])
 
 
 def test_what_is_no_state_dict_is_refused() -> None:

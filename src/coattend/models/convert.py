@@ -42,6 +42,7 @@ def convert_state_dict(
         group_conv_factor: a constant by which the other library scales the output of its group convolutions (2 * pi / 4
             in some); the layers here do not, so that the weights are multiplied by it.
 
+    Weights without poses are copied, also those of a linear layer that a network of yours applies to flattened poses.
     Missing biases become zeros. Every name of ``state`` must match one of the model, and every parameter of the model
     must get a value; otherwise a ValueError lists the rest.
     """
@@ -107,7 +108,13 @@ def _fitted(
 def _reordered(weight: Tensor, layer: nn.Module, owner: nn.Module | None) -> Tensor:
     """Return weights with a group axis in the order used here instead of GrouPy's."""
     if isinstance(layer, (GroupConv2d, SliceCoAttentiveConv2d)):
-        return weight.index_select(2, _groupy_index(layer.group))
+        index = _groupy_index(layer.group)
+        if weight.shape[2] != len(index):
+            raise ValueError(
+                f"the model has {weight.shape[2]} of the {len(index)} relative poses; convert into the whole network "
+                "and restrict it afterwards."
+            )
+        return weight.index_select(2, index)
     if not isinstance(layer, PoseAttention):
         return weight
     if not isinstance(layer, CoAttention):
