@@ -1,6 +1,6 @@
 """Test error against multiply-adds, with relative poses chosen by contribution, by weight size, or at random.
 
-    python -m experiments.restriction_study --data rotated-mnist --recipe house --seeds 0 1 2 --folder runs \\
+    python -m experiments.restriction_study --data rotated-mnist-v1 --recipe house --seeds 0 1 2 --folder runs \\
         --results results/restriction_study.jsonl --picture docs/assets/restriction_study
 
 a-p4-CNN and the same network over C8 are trained by the recipe, restricted to all, a half and a quarter of the relative
