@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from coattend._files import check_target, make_folder, write_whole
 from coattend.data import DataError, Dataset, load_data
+from coattend.data.rotated_mnist import current_name
 from coattend.models.classifier import load_trained
 from coattend.models.records import RunError
 from coattend.report.runs import Contest, common_folder, contests, find_runs
@@ -214,7 +215,8 @@ def _pictured(together: Sequence[Contest], notes: list[str]) -> list[PicturedNet
         except ValueError as error:
             notes.append(f"{run.model}: no pictures, because its weights cannot be loaded. {error}")
             continue
-        name, size, fit = trained.dataset or run.run.recipe.data, trained.image_shape[1], trained.fit
+        name = current_name(run.run.recipe.data, run.run.provenance)
+        size, fit = trained.image_shape[1], trained.fit
         try:
             if (name, size, fit) not in loaded:
                 loaded[name, size, fit] = load_data(name, size=size, fit=fit)

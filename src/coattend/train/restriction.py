@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from coattend._files import check_target
 from coattend._timing import compared, inference, interleaved
 from coattend.data import Dataset, Split, load_data
+from coattend.data.rotated_mnist import current_name
 from coattend.equivariance import equivariance_error
 from coattend.export.safetensors import write_safetensors
 from coattend.groups import FiniteGroup
@@ -93,7 +94,7 @@ def restrict_trained(
     file = weights_file(path)
     trained = load_trained(file)
     recipe = Recipe.from_dict(read_header_recipe(file, trained.metadata))
-    source = matching_data(trained, data or trained.dataset or recipe.data)
+    source = matching_data(trained, data or current_name(recipe.data, trained.provenance))
     train = examples(trained, source.train, train_images)
     test = examples(trained, source.test, test_images)
     original = trained.network
