@@ -25,9 +25,11 @@ def main() -> None:
     records = [r for r in read_records(RESULTS) if r.result.data == "rotated-mnist" and measure in r.curves]
     mine = [record for record in records if record.result.kind.recipe_name == recipe]
     mine.sort(key=lambda record: list_models().index(model_entry(record.result.model).name))
+    several = len({record.result.provenance for record in mine}) > 1
     curves: dict[str, list[tuple[float | None, ...]]] = {}
     for record in mine:
-        curves.setdefault(record.result.model, []).append(record.curves[measure])
+        images = f", {record.result.provenance}" if several else ""
+        curves.setdefault(f"{record.result.model}{images}", []).append(record.curves[measure])
     for path in save(learning_figure(curves, measure, label), Path(target), (".png",)):
         print(path)  # noqa: T201
 
