@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import coattend as ca
 from coattend.equivariance.exactness import exactness
-from coattend.models.exactness import exactness_line
+from coattend.models.factory import exactness_line
 
 nn = ca.nn
 Sequential = torch.nn.Sequential

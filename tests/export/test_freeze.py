@@ -11,8 +11,7 @@ from torch import Tensor, nn
 import coattend as ca
 from coattend.export import LayerTracer, freeze, freeze_layer
 from coattend.export.freeze import frozen_with_outputs
-from coattend.export.graph import Builder
-from coattend.export.value import Value
+from coattend.export.graph import Builder, Value
 from coattend.nn.observe import estimate_norm_statistics
 
 # One plain and one attentive network per family; within a family the networks share their code.

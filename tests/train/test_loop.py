@@ -15,8 +15,8 @@ from coattend.data import load_data
 from coattend.nn import CoAttention
 from coattend.train import PAPER, RunError, RunFolder, load_trained, train
 from coattend.train.batches import Examples, prepare, shuffled_batches
-from coattend.train.divergence import largest_activation
 from coattend.train.optimizer import make_optimizer, parameter_groups
+from coattend.train.step import largest_activation
 from tests.train.conftest import tiny
 
 MODEL = "a_p4cnn:width=2,attention=output"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx, nn
 
+from coattend.export.graph import Fold, Value
 from coattend.export.trace import add_operations
-from coattend.export.value import Fold, Value
 from coattend.nn import PoseAttention
 
 if TYPE_CHECKING:

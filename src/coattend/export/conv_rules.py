@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from coattend.export.attention_rules import co_attention_by_slice, contiguous_planes, slice_of_plane
+from coattend.export.graph import Fold, Value
 from coattend.export.rules import apply_rule, freeze_layer, frozen_copy
-from coattend.export.value import Fold, Value
 from coattend.functional.attention import plane_index
 from coattend.nn import CoAttention, GroupConv2d, LiftingConv2d, PoseConv2d, ProjectionConv2d, SliceCoAttentiveConv2d
 

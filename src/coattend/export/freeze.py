@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from coattend.export import conv_rules, norm_rules  # noqa: F401 - importing them registers their rules
-from coattend.export.graph import Builder
+from coattend.export.graph import Builder, Value
 from coattend.export.rules import apply_rule, rule_class
-from coattend.export.value import Value
 from coattend.models.classifier import Classifier
 
 # Functions and methods that treat all elements alike, so that they can be applied to folded maps.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from coattend.export.graph import Fold, Value
 from coattend.export.rules import freeze_layer
-from coattend.export.value import Fold, Value
 from coattend.nn import GroupBatchNorm2d, GroupGroupNorm2d, GroupInstanceNorm2d, GroupLayerNorm2d
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from coattend.data import Preprocessing
+from coattend.export.graph import Value
 from coattend.export.trace import add_operations
-from coattend.export.value import Value
 from coattend.nn import (
     GroupDropout2d,
     GroupPool,

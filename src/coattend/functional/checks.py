@@ -11,7 +11,7 @@ from torch import Tensor
 from coattend.functional.dispatch import autocasts
 from coattend.functional.geometry import Geometry, check_fits
 from coattend.groups import FiniteGroup
-from coattend.groups.integers import whole_number
+from coattend.groups.axioms import whole_number
 
 IMAGE = "(batch, channels, height, width)"
 MAP = "(batch, channels, group, height, width)"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coattend.groups.integers import whole_number
+from coattend.groups.axioms import whole_number
 
 Size = int | tuple[int, int]  # one for both axes; pairs must be equal
 LARGEST = 2**31 - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -135,3 +137,16 @@ def _check_homomorphism(matrices: NDArray[np.float64], product: IntTable) -> Non
             f"the action is not a homomorphism: {g} * {h} = {product[g, h]}, but the matrix of element "
             f"{product[g, h]} is not that of {g} times that of {h}; each product must act like h, then g."
         )
+
+
+def whole_number(value: object) -> int | None:
+    """Return a whole number of any type (of Python, of NumPy, of torch) as an int, and None for anything else.
+
+    Truth values are none, and 2.0 is none either: where a count or an index is expected, both are mistakes.
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coattend.groups.axes import directions
+from coattend.groups.axioms import whole_number
 from coattend.groups.finite_group import FiniteGroup, Matrices
-from coattend.groups.integers import whole_number
 from coattend.groups.named import get_group
 
 Interpolation = Literal["bilinear", "bicubic"]

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coattend.groups.axioms import IntTable, verified_action, verified_table
-from coattend.groups.integers import whole_number
+from coattend.groups.axioms import IntTable, verified_action, verified_table, whole_number
 
 Matrices = NDArray[np.float64]
 Subgroup = tuple[int, ...]

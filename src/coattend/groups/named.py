@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from coattend._registry import Registry
 from coattend._words import did_you_mean
-from coattend.groups.axioms import check_order
+from coattend.groups.axioms import check_order, whole_number
 from coattend.groups.finite_group import FiniteGroup
-from coattend.groups.integers import whole_number
 
 GROUPS: Registry[Callable[[], FiniteGroup]] = Registry("group")  # by name in lower case
 FAMILIES = re.compile(r"([CD])([1-9]\d{0,8})( CLOCKWISE)?", re.IGNORECASE)

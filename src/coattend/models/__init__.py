@@ -7,8 +7,8 @@ from coattend.models.contributions import Measure as Measure
 from coattend.models.contributions import Probe as Probe
 from coattend.models.contributions import contributions as contributions
 from coattend.models.convert import convert_state_dict as convert_state_dict
-from coattend.models.exactness import exactness_line as exactness_line
 from coattend.models.factory import create_model as create_model
+from coattend.models.factory import exactness_line as exactness_line
 from coattend.models.network import EquivariantNetwork as EquivariantNetwork
 from coattend.models.network import FeatureBackbone as FeatureBackbone
 from coattend.models.network import ModelConfig as ModelConfig

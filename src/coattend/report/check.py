@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from coattend.equivariance import diagnose
-from coattend.equivariance.diagnosis import Diagnosis
+from coattend.equivariance.diagnose import Diagnosis
 from coattend.export import CertificateCheck, check_certificate
 from coattend.export.formats import FORMATS, format_of
 from coattend.export.input import MOST_PIXELS

@@ -16,7 +16,7 @@ from coattend.data.rotated_mnist import current_name
 from coattend.models import create_model, model_entry
 from coattend.models.paper import TABLE_1
 from coattend.nn.observe import multiply_adds
-from coattend.report.markdown import markdown_table
+from coattend.report.lines import markdown_table
 from coattend.train.recipe import changed
 from coattend.train.recipes import PAPER, get_recipe
 from coattend.train.record import Record, read_records, write_records

@@ -1,8 +1,8 @@
-"""What verbs print in sentences."""
+"""Lines of text: what verbs print, and tables in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,3 +54,16 @@ def _recall_lines(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> It
             others = sorted(((n, c) for c, n in enumerate(row) if n and c != truth), reverse=True)
             wrong = "".join(f", {n:,} as {classes[c]}" for n, c in others)
             yield f"  {classes[truth]}: {row[truth]:,} of {total:,} correct ({row[truth] / total:.1%}){wrong}"
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table, ending in a newline.
+
+    >>> print(markdown_table(["network", "error"], [["p4cnn", "2.28"]]), end="")
+    | network | error |
+    |---|---|
+    | p4cnn | 2.28 |
+    """
+    lines = [headings, *rows]
+    text = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([text[0], "|---" * len(headings) + "|", *text[1:]]) + "\n"

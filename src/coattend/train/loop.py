@@ -33,19 +33,17 @@ from coattend.models.classifier import Classifier
 from coattend.nn import GroupBatchNorm2d
 from coattend.nn.observe import estimate_norm_statistics
 from coattend.train.batches import SEEDS, Prepared, prepare
-from coattend.train.board import Board
 from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
-from coattend.train.divergence import check_outcome, check_weights
 from coattend.train.evaluate import Evaluation, evaluate, network_error
 from coattend.train.history import Best, Epoch
 from coattend.train.optimizer import make_optimizer
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
-from coattend.train.progress import TrainingProgress
+from coattend.train.progress import Board, TrainingProgress
 from coattend.train.recipe import Recipe
 from coattend.train.restriction import drop_poses, poses_due
 from coattend.train.run import Result, absolute_path, is_named, summarize
 from coattend.train.run_folder import RunFolder
-from coattend.train.step import train_epoch
+from coattend.train.step import check_outcome, check_weights, train_epoch
 
 
 def train(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
 
 from coattend._terminal import console
 from coattend.train.history import Epoch
@@ -69,3 +71,42 @@ class TrainingProgress:
         accuracies = "".join(f"  {name} {value:.2%}" for name, value in parts if value is not None)
         text = f"epoch {measured.epoch + 1}/{self.epochs}  loss {measured.train_loss:.4f}{accuracies}"
         self.console.print(f"{self.title}  {text}  {measured.seconds:.1f} s", soft_wrap=True)
+
+
+class Board:
+    """Scalars of every epoch for TensorBoard; a failed write stops these logs, but not the training."""
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        self.folder = folder
+        self.writer: SummaryWriter | None = None
+        try:
+            self.writer = SummaryWriter(folder, purge_step=first_epoch)
+        except OSError as error:
+            self._give_up(error)
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.writer is not None:
+            try:
+                self.writer.close()
+            except OSError as failed:
+                self._give_up(failed)
+
+    def add(self, epoch: Epoch) -> None:
+        """Log the measures of an epoch."""
+        if self.writer is None:
+            return
+        try:
+            for key, value in epoch.to_dict().items():
+                self.writer.add_scalar(key, value, epoch.epoch)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.writer = None
+        text = f"coattend: no more TensorBoard logs ({self.folder}: {error.strerror or error}); the training continues."
+        console(stderr=True).print(text, soft_wrap=True)

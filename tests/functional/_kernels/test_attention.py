@@ -14,7 +14,7 @@ from torch import Tensor
 import coattend as ca
 from coattend.functional import build_kernels, co_attention
 from coattend.functional._kernels import cpu
-from coattend.functional._kernels.gradients import attend_gradients, attend_slices_gradients
+from coattend.functional._kernels.attention import attend_gradients, attend_slices_gradients
 from coattend.functional.attention import attend_formula, attend_slices_formula, plane_index
 
 OPERATOR = torch.ops.coattend.co_attention

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import coattend as ca
-from coattend.functional._kernels.gradients import attend_slices_gradients
+from coattend.functional._kernels.attention import attend_slices_gradients
 from coattend.functional.attention import attend_slices_formula, plane_index
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
