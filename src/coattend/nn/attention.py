@@ -103,7 +103,7 @@ class PoseAttention(TabledModule):
     def freeze(self, builder: Any, value: Any) -> Any:
         """Add the layer to the graph of a frozen network, by default the operations that it executes.
 
-        ``builder`` is a :class:`coattend.export.graph.Builder`, ``value`` the input, a ``Value`` of ``export.value``;
+        ``builder`` is a :class:`coattend.export.graph.Builder`, ``value`` the input, a ``Value`` of the same module;
         returns the output, a ``Value``.
         """
         return builder.traced(self, value)
