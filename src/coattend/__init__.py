@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from coattend.export import freeze as freeze
     from coattend.export import register_format as register_format
     from coattend.groups import FiniteGroup as FiniteGroup
+    from coattend.groups import Rings as Rings
     from coattend.groups import cyclic as cyclic
     from coattend.groups import dihedral as dihedral
     from coattend.groups import direct_product as direct_product
@@ -44,7 +45,7 @@ _PUBLIC = {
     "equivariance": ("assert_equivariant", "diagnose", "equivariance_error", "is_exact"),
     "export": ("freeze", "register_format"),
     "functional": (),
-    "groups": ("FiniteGroup", "cyclic", "dihedral", "direct_product", "get_group", "register_group"),
+    "groups": ("FiniteGroup", "Rings", "cyclic", "dihedral", "direct_product", "get_group", "register_group"),
     "models": (
         "create_model",
         "list_models",

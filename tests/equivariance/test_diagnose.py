@@ -243,9 +243,9 @@ def test_interpolation_is_not_called_a_fault_of_layers_that_are_sound() -> None:
     assert report.startswith("not equivariant to C8 beyond its 4 exact elements")
     assert "first fault" not in report
     assert "first layer whose filters are interpolated: 0 (LiftingConv2d)" in report
-    assert "bicubic" not in report  # it is the default already
-    bilinear = Sequential(nn.LiftingConv2d(1, 2, 3, "C8", interpolation="bilinear"), nn.GroupPool("C8"))
-    assert 'interpolation="bicubic"' in ca.diagnose(bilinear, torch.randn(2, 1, 16, 16), "C8").fault.remedy
+    assert 'filters="steerable", 5 x 5 kernels' in report
+    steerable = Sequential(nn.LiftingConv2d(1, 2, 3, "C8", filters="steerable"), nn.GroupPool("C8"))
+    assert "steerable" not in ca.diagnose(steerable, torch.randn(2, 1, 16, 16), "C8").fault.remedy
     own = ca.diagnose(torch.nn.ReLU(), torch.randn(1, 2, 8, 16, 16), "C8")
     assert "interpolation in the measurement itself" in own.fault.remedy
 

@@ -183,4 +183,7 @@ def test_other_angles_in_three_dimensions_are_refused_and_named() -> None:
     assert G.exact_elements == (0,)
     with pytest.raises(ValueError, match="element 1 of C5 about z does not move voxels onto voxels"):
         transform_image(torch.randn(4, 4, 4), G, 1)
-    assert filter_turns(G, 3).shape == (5, 27, 27)
+    assert filter_turns(G, 3, "bicubic").shape == (5, 27, 27)
+    for filters in ("free", "steerable"):
+        with pytest.raises(ValueError, match=f'{filters} filters are available in 2.*acts on 3; pass "bicubic"'):
+            filter_turns(G, 3, filters)

@@ -6,6 +6,7 @@ import torch
 
 import coattend as ca
 from coattend.groups import filter_turns, transform_image
+from tests import filter_oracle
 from tests.example_groups import EXACT, quaternions
 
 
@@ -19,13 +20,14 @@ def test_exact_groups_permute_taps_as_they_move_images(name: str, k: int) -> Non
         assert torch.equal(f.flatten()[turns[g]].view(k, k), transform_image(f, G, g))
 
 
-@pytest.mark.parametrize("name", ["C8", "D8", "C6", "C3", "D6", "C16"])
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("name", ["C8", "D8", "C6", "C3", "D6", "C16", "D16"])
+@pytest.mark.parametrize("filters", ["free", "bilinear", "bicubic"])
 @pytest.mark.parametrize("k", [3, 4, 5, 7])
-def test_interpolated_maps_follow_the_exact_subgroup_bit_for_bit(name: str, interpolation: str, k: int) -> None:
+def test_maps_follow_the_exact_subgroup_bit_for_bit(name: str, filters: str, k: int) -> None:
     G = ca.get_group(name)
-    turns = filter_turns(G, k, interpolation)
-    exact = ca.get_group({"C8": "C4", "D8": "D4", "C6": "C2", "C3": "C1", "D6": "D2", "C16": "C4"}[name])
+    turns = filter_turns(G, k, filters)
+    subgroups = {"C8": "C4", "D8": "D4", "C6": "C2", "C3": "C1", "D6": "D2", "C16": "C4", "D16": "D4"}
+    exact = ca.get_group(subgroups[name])
     assert len(G.exact_elements) == exact.order
     for h in G.exact_elements:
         for g in G.elements:
@@ -49,8 +51,26 @@ def test_interpolation_reproduces_a_smooth_function(interpolation: str) -> None:
         torch.testing.assert_close((turns[g] @ base)[inner], expected[inner])
 
 
-def test_nothing_outside_the_disc_counts() -> None:
-    turns = filter_turns(ca.cyclic(8), 5)
+@pytest.mark.parametrize(("name", "k"), [("C8", 3), ("D8", 4), ("C6", 5), ("C16 clockwise", 7), ("C3", 11), ("D5", 10)])
+def test_free_filters_turn_by_the_best_linear_map(name: str, k: int) -> None:
+    G = ca.get_group(name)
+    turns = filter_turns(G, k).numpy()
+    for g in list(G.elements)[:: max(1, G.order // 6)]:
+        np.testing.assert_allclose(turns[g], filter_oracle.free_turn(k, G.planar[g]), atol=1e-9)
+
+
+@pytest.mark.parametrize("k", range(1, 12))
+def test_taps_of_a_turned_filter_have_the_sum_of_the_filter(k: int) -> None:
+    turns = filter_turns("D8", k)
+    sums = turns.sum(dim=1)
+    torch.testing.assert_close(sums, (turns[0].diagonal() != 0).double().expand_as(sums), rtol=0, atol=1e-11)
+    bicubic = filter_turns("D8", 7, "bicubic").sum(dim=1)
+    assert (bicubic - 1).abs().max() > 0.3  # what neighbours beyond the disc would have added is lost
+
+
+@pytest.mark.parametrize("filters", ["free", "bicubic"])
+def test_nothing_outside_the_disc_counts(filters: str) -> None:
+    turns = filter_turns(ca.cyclic(8), 5, filters)
     corners = [0, 4, 20, 24]
     assert (turns[:, corners] == 0).all()
     assert (turns[:, :, corners] == 0).all()
@@ -62,7 +82,7 @@ def test_nothing_outside_the_disc_counts() -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="bare table.*planar"):
         filter_turns(quaternions(), 3)
-    with pytest.raises(ValueError, match="'bilinear', 'bicubic'.*'nearest'"):
+    with pytest.raises(ValueError, match="'free', 'steerable', 'bicubic', 'bilinear'.*Rings.*'nearest'"):
         filter_turns(ca.cyclic(8), 3, "nearest")
 
 

@@ -164,7 +164,7 @@ def test_named_paddings(padding: str) -> None:
 def test_a_layer_prints_as_a_signature() -> None:
     assert repr(nn.GroupConv2d(10, 20, 3, "p4")) == "GroupConv2d(10, 20, kernel_size=3, stride=1, group=C4)"
     text = repr(nn.LiftingConv2d(1, 2, 5, "C8", stride=2, padding=1, bias=False))
-    geometry = "1, 2, kernel_size=5, stride=2, group=C8, padding=1, bias=False, interpolation=bicubic"
+    geometry = "1, 2, kernel_size=5, stride=2, group=C8, padding=1, bias=False, filters=free"
     assert text == f"LiftingConv2d({geometry})"
 
 

@@ -84,7 +84,7 @@ def test_wrong_tensors(layer: object, x: torch.Tensor, message: str) -> None:
         (lambda: nn.GroupConv2d(1, 2, 3, quaternions()), "Q8 is a bare table"),
         (lambda: nn.ProjectionConv2d(1, 2, 3, quaternions()), "Q8 is a bare table"),
         (lambda: nn.SliceCoAttentiveConv2d(1, 2, 3, quaternions()), "Q8 is a bare table"),
-        (lambda: nn.LiftingConv2d(1, 2, 3, "C8", interpolation="nearest"), "'bilinear', 'bicubic'"),
+        (lambda: nn.LiftingConv2d(1, 2, 3, "C8", filters="nearest"), "'free', 'steerable', 'bicubic', 'bilinear'"),
         (lambda: nn.CoAttention(3, "p4", "circulant"), "structure to be one of 'group', 'paper', 'full', got 'circulant'"),
         (lambda: nn.CoAttention(0, "p4"), "channels to be a whole number"),
         (lambda: nn.GroupPool("p4", "median"), "reduce to be one of 'max', 'mean', 'sum', got 'median'"),

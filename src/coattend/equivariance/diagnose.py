@@ -187,8 +187,8 @@ def _interpolation_fault(calls: Sequence[MeasuredCall], errors: dict[int, float]
         )
     else:
         advice = "5 x 5 kernels and smooth filters reduce it (docs/conventions.md has a table)."
-        if any(c.module.interpolation == "bilinear" for c in turned):
-            advice = f'interpolation="bicubic", {advice}'
+        if not all(c.module.is_steerable for c in turned):
+            advice = f'filters="steerable", {advice}'
     return Fault(call.name, type(call.module).__name__, worst, Cause.INTERPOLATION, approximate + advice)
 
 

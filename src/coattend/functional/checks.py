@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coattend.functional.dispatch import autocasts
 from coattend.functional.geometry import Geometry, check_fits
-from coattend.groups import FiniteGroup
+from coattend.groups import Filters, FiniteGroup, Rings, filter_rings
 from coattend.groups.axioms import whole_number
 
 IMAGE = "(batch, channels, height, width)"
@@ -144,18 +144,54 @@ def check_rows(function: str, rows: tuple[int, ...], channel_step: int, planes: 
         )
 
 
-def check_parameters(function: str, weight: Tensor, bias: Tensor | None, group: FiniteGroup, rank: int) -> None:
-    """Require the filters of a convolution, one bias per output channel or none, and a group that moves images."""
+def check_parameters(
+    function: str,
+    weight: Tensor,
+    bias: Tensor | None,
+    group: FiniteGroup,
+    rank: int,
+    filters: Filters,
+    kernel_size: int | None,
+) -> int:
+    """Require the filters of a convolution, one bias per output channel or none, and a group that moves images.
+
+    ``rank`` is that of k x k filters; coefficients of steerable ones have one axis less. Returns the kernel's size.
+    """
     check_group(function, group)
     check_planar_group(function, group)
-    check_tensor(function, "weight", weight, "(out, in, k, k)" if rank == 4 else "(out, in, slices, k, k)", rank)
+    axes, size = "(out, in" if rank == 4 else "(out, in, slices", whole_number(kernel_size)
+    if kernel_size is not None and (size is None or size < 1):
+        raise ValueError(f"{function} expects kernel_size to be a whole number of at least 1, got {kernel_size!r}.")
+    rings = filter_rings(filters, size or 1)
+    check_tensor(
+        function, "weight", weight, f"{axes}, k, k)" if rings is None else f"{axes}, coefficients)", rank - bool(rings)
+    )
     if 0 in weight.shape:
         raise ValueError(f"{function} expects a weight with at least one number, got {tuple(weight.shape)}.")
-    if bias is None:
+    _check_size(function, weight, rings, size)
+    if bias is not None:
+        check_tensor(function, "bias", bias, "(out,)", 1)
+        if len(bias) != len(weight):
+            raise ValueError(f"{function} expects one bias for each of {len(weight)} output channels, got {len(bias)}.")
+    return size or weight.shape[-1]
+
+
+def _check_size(function: str, weight: Tensor, rings: Rings | None, kernel_size: int | None) -> None:
+    """Require a kernel size that is that of k x k filters, or one with which coefficients form filters."""
+    if rings is None and kernel_size not in (None, weight.shape[-1]):
+        raise ValueError(
+            f"{function} expects filters of the size kernel_size={kernel_size}, got a weight {tuple(weight.shape)}; "
+            "leave out kernel_size, which only steerable filters need."
+        )
+    if rings is None:
         return
-    check_tensor(function, "bias", bias, "(out,)", 1)
-    if len(bias) != len(weight):
-        raise ValueError(f"{function} expects one bias for each of {len(weight)} output channels, got {len(bias)}.")
+    if kernel_size is None:
+        raise ValueError(f"{function} expects kernel_size for the coefficients of steerable filters, got none.")
+    if weight.shape[-1] != rings.size:
+        raise ValueError(
+            f"{function} expects {rings.size} coefficients per filter for Rings(orders={rings.orders}), got a weight "
+            f"{tuple(weight.shape)}; the last axis is that of the coefficients."
+        )
 
 
 def check_input(function: str, x: Tensor, weight: Tensor, geometry: Geometry, order: int | None) -> None:

@@ -7,6 +7,7 @@ and computes the tables of the group.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -32,7 +33,7 @@ from coattend.functional.planes import (
 )
 from coattend.functional.pose_blocks import blocks_are_faster
 from coattend.functional.tables import BlockTables, GroupTables, SliceTables, group_tables, slice_tables
-from coattend.groups import FiniteGroup, Interpolation, filter_turns
+from coattend.groups import Filters, FiniteGroup, filter_turns
 
 Attend = Callable[[Tensor], Tensor]
 AttendSlices = Callable[[Tensor, list[int], int], Tensor]
@@ -48,19 +49,23 @@ def lifting_conv2d(
     dilation: Size = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    interpolation: Interpolation = "bicubic",
+    filters: Filters = "free",
     *,
+    kernel_size: int | None = None,
     turns: Tensor | None = None,
 ) -> Tensor:
     """Correlate an image with every pose of a filter: ``y[o, g] = sum_i x[i] * (g.weight[o, i]) + bias[o]``.
 
     Args:
         x: an image (batch, in, height, width).
-        weight: (out, in / groups, k, k).
+        weight: (out, in / groups, k, k), or (out, in / groups, coefficients) of steerable filters.
         bias: (out,) or None.
         group: the group whose elements are the poses.
         stride, padding, dilation, groups, padding_mode: as in ``torch.nn.Conv2d``, the same along both axes.
-        interpolation: how filters turn by other angles than multiples of 90 degrees.
+        filters: what the weight holds, and how it turns by other angles than multiples of 90 degrees: k x k taps, by
+            the best linear map ("free") or by interpolation ("bicubic", "bilinear"), or the coefficients of a basis,
+            ("steerable", or :class:`coattend.Rings`); docs/conventions.md compares them.
+        kernel_size: of steerable filters, whose weight does not show it.
         turns: the result of :func:`coattend.groups.filter_turns`, if it is at hand.
 
     Returns a map (batch, out, group, height', width').
@@ -71,10 +76,10 @@ def lifting_conv2d(
     """
     name, arguments = "lifting_conv2d", (stride, padding, dilation, groups, padding_mode)
     if turns is None:
-        check_parameters(name, weight, bias, group, 4)
-        check_input(name, x, weight, checked_geometry(name, weight.shape[-1], *arguments), None)
-        turns = _turns(group, weight, interpolation)
-    geometry = checked_geometry(name, weight.shape[-1], *arguments)
+        k = check_parameters(name, weight, bias, group, 4, filters, kernel_size)
+        check_input(name, x, weight, checked_geometry(name, k, *arguments), None)
+        turns = filter_turns(group, k, filters, torch.float64).to(weight.device)
+    geometry = checked_geometry(name, _kernel_size(turns), *arguments)
     return convolve_planes(x, lifting_filters(weight, turns), repeat_bias(bias, group.order), geometry, group.order)
 
 
@@ -88,9 +93,10 @@ def group_conv2d(
     dilation: Size = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    interpolation: Interpolation = "bicubic",
+    filters: Filters = "free",
     relative: Iterable[int] | None = None,
     *,
+    kernel_size: int | None = None,
     tables: GroupTables | None = None,
 ) -> Tensor:
     """Correlate a map on the group with every pose of a filter on the group.
@@ -100,10 +106,11 @@ def group_conv2d(
 
     Args:
         x: a map (batch, in, group, height, width).
-        weight: (out, in / groups, group, k, k), or one slice for each of ``relative``.
+        weight: (out, in / groups, group, k, k), or one slice for each of ``relative``; (out, in / groups, group,
+            coefficients) of steerable filters.
         bias: (out,) or None.
         group: the group of the third axis.
-        stride, padding, dilation, groups, padding_mode, interpolation: see :func:`lifting_conv2d`.
+        stride, padding, dilation, groups, padding_mode, filters, kernel_size: see :func:`lifting_conv2d`.
         relative: different elements of the group.
         tables: the tables of :func:`coattend.functional.tables.group_tables`, if they are at hand.
 
@@ -115,11 +122,11 @@ def group_conv2d(
     """
     name, arguments = "group_conv2d", (stride, padding, dilation, groups, padding_mode)
     if tables is None:
-        check_parameters(name, weight, bias, group, 5)
-        check_input(name, x, weight, checked_geometry(name, weight.shape[-1], *arguments), group.order)
+        k = check_parameters(name, weight, bias, group, 5, filters, kernel_size)
+        check_input(name, x, weight, checked_geometry(name, k, *arguments), group.order)
         poses = checked_relative(name, group, relative, weight.shape[2])
-        tables = _group_tables(weight, group, poses, groups, interpolation)
-    geometry = checked_geometry(name, weight.shape[-1], *arguments)
+        tables = _group_tables(weight, k, group, poses, groups, filters)
+    geometry = checked_geometry(name, _kernel_size(tables.turns), *arguments)
     bank = table_filters(weight, tables, geometry.groups)
     if tables.blocks is not None:
         return convolve_blocks(x, bank, bias, geometry, tables.blocks)
@@ -136,9 +143,10 @@ def projection_conv2d(
     dilation: Size = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    interpolation: Interpolation = "bicubic",
+    filters: Filters = "free",
     attention: Tensor | Attend | None = None,
     *,
+    kernel_size: int | None = None,
     turns: Tensor | None = None,
 ) -> Tensor:
     """Correlate each pose of a map with the filter in that pose and sum the poses.
@@ -147,10 +155,10 @@ def projection_conv2d(
 
     Args:
         x: a map (batch, in, group, height, width).
-        weight: (out, in / groups, k, k).
+        weight: (out, in / groups, k, k), or (out, in / groups, coefficients) of steerable filters.
         bias: (out,) or None.
         group: the group of the third axis.
-        stride, padding, dilation, groups, padding_mode, interpolation: see :func:`lifting_conv2d`.
+        stride, padding, dilation, groups, padding_mode, filters, kernel_size: see :func:`lifting_conv2d`.
         attention: A, by the weights of :func:`co_attention` for the output channels, or a function from maps to maps;
             None for none.
         turns: the result of :func:`coattend.groups.filter_turns`, if it is at hand.
@@ -159,10 +167,10 @@ def projection_conv2d(
     """
     name, arguments = "projection_conv2d", (stride, padding, dilation, groups, padding_mode)
     if turns is None:
-        check_parameters(name, weight, bias, group, 4)
-        check_input(name, x, weight, checked_geometry(name, weight.shape[-1], *arguments), group.order)
-        turns = _turns(group, weight, interpolation)
-    geometry = checked_geometry(name, weight.shape[-1], *arguments)
+        k = check_parameters(name, weight, bias, group, 4, filters, kernel_size)
+        check_input(name, x, weight, checked_geometry(name, k, *arguments), group.order)
+        turns = filter_turns(group, k, filters, torch.float64).to(weight.device)
+    geometry = checked_geometry(name, _kernel_size(turns), *arguments)
     if attention is None:
         return convolve_planes(x, projection_filters(weight, turns), bias, geometry)
     # One convolution per pose, run as channel groups of a single one: hence the pose-major order.
@@ -187,9 +195,10 @@ def slice_attentive_conv2d(
     dilation: Size = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    interpolation: Interpolation = "bicubic",
+    filters: Filters = "free",
     relative: Iterable[int] | None = None,
     *,
+    kernel_size: int | None = None,
     tables: SliceTables | None = None,
     in_parts: bool = True,
 ) -> Tensor:
@@ -199,12 +208,13 @@ def slice_attentive_conv2d(
 
     Args:
         x: a map (batch, in, group, height, width).
-        weight: (out, in / groups, group, k, k), or one slice for each of ``relative``.
+        weight: (out, in / groups, group, k, k), or one slice for each of ``relative``; (out, in / groups, group,
+            coefficients) of steerable filters.
         bias: (out,) or None.
         group: the group of the third axis.
         attention: A, by the weights of :func:`co_attention` for out * slices channels, channel ``o * slices + t``, or a
             function with the arguments of :meth:`coattend.nn.PoseAttention.attend_slices`.
-        stride, padding, dilation, groups, padding_mode, interpolation: see :func:`lifting_conv2d`.
+        stride, padding, dilation, groups, padding_mode, filters, kernel_size: see :func:`lifting_conv2d`.
         relative: see :func:`group_conv2d`.
         tables: the tables of :func:`coattend.functional.tables.slice_tables`, if they are at hand.
         in_parts: whether a large batch may be convolved and attended to in parts.
@@ -213,12 +223,13 @@ def slice_attentive_conv2d(
     """
     name, arguments = "slice_attentive_conv2d", (stride, padding, dilation, groups, padding_mode)
     if tables is None:
-        check_parameters(name, weight, bias, group, 5)
-        check_input(name, x, weight, checked_geometry(name, weight.shape[-1], *arguments), group.order)
+        k = check_parameters(name, weight, bias, group, 5, filters, kernel_size)
+        check_input(name, x, weight, checked_geometry(name, k, *arguments), group.order)
         poses = checked_relative(name, group, relative, weight.shape[2])
-        turns, indices, rows = slice_tables(group, weight.shape[-1], poses, len(weight), interpolation)
+        turns, indices, rows = slice_tables(group, k, poses, len(weight), filters)
         tables = SliceTables(turns.to(weight.device), indices.to(weight.device), rows)
-    geometry, slices = checked_geometry(name, weight.shape[-1], *arguments), len(tables.rows) // group.order
+    geometry = checked_geometry(name, _kernel_size(tables.turns), *arguments)
+    slices = len(tables.rows) // group.order
     if not callable(attention):
         matrices = attention_matrices(name, attention, len(weight) * slices, group)
         attention = lambda planes, rows, step: attend_slices(planes, matrices, rows, step)  # noqa: E731
@@ -233,15 +244,15 @@ def slice_attentive_conv2d(
     return add_bias(torch.cat(attended) if len(attended) > 1 else attended[0], bias)
 
 
-def _turns(group: FiniteGroup, weight: Tensor, interpolation: Interpolation) -> Tensor:
-    return filter_turns(group, weight.shape[-1], interpolation, torch.float64).to(weight.device)
+def _kernel_size(turns: Tensor) -> int:
+    return math.isqrt(turns.shape[1])
 
 
 def _group_tables(
-    weight: Tensor, group: FiniteGroup, relative: tuple[int, ...], groups: int, interpolation: Interpolation
+    weight: Tensor, k: int, group: FiniteGroup, relative: tuple[int, ...], groups: int, filters: Filters
 ) -> GroupTables:
-    out_channels, in_channels, _, k, _ = weight.shape
-    tables = group_tables(group, k, relative, in_channels * groups, out_channels, groups, interpolation)
+    out_channels, in_channels = weight.shape[:2]
+    tables = group_tables(group, k, relative, in_channels * groups, out_channels, groups, filters)
     blocks = tables.blocks
     if blocks is not None and blocks_are_faster(blocks.layout, in_channels, out_channels // groups, k):
         blocks = BlockTables(blocks.layout, *(table.to(weight.device) for table in blocks[1:]))

@@ -1,10 +1,13 @@
 """Banks of turned filters: the filters of the plain convolutions that convolve on a group.
 
 Letters of axes: o and i output and input channel, g and h output and input pose, t slice of a filter on the group,
-k k taps. ``turns`` is what :func:`coattend.groups.filter_turns` returns.
+k k taps. ``turns`` is what :func:`coattend.groups.filter_turns` returns. Weights of steerable filters have one axis of
+coefficients instead of k k.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -39,9 +42,9 @@ def group_filters(weight: Tensor, turns: Tensor, relative: Tensor) -> Tensor:
     fewer slices than the group has poses, the slice after the last one is zero.
     """
     check_table("group_filters", "relative", relative, "(group, group)", 2)
-    check_tensor("group_filters", "weight", weight, "(out, in, slices, k, k)", 5)
+    _check_weight("group_filters", weight, turns, 3)
     if weight.shape[2] < len(relative):
-        weight = F.pad(weight, (0, 0, 0, 0, 0, 1))
+        weight = F.pad(weight, (0, 0) * (weight.ndim - 3) + (0, 1))
     poses = torch.arange(len(relative), device=relative.device)[:, None]
     bank = turned_slices(weight, turns, relative, poses)  # o i g h k k
     return bank.transpose(1, 2).flatten(2, 3).flatten(0, 1)
@@ -67,15 +70,14 @@ def slice_filters(weight: Tensor, turns: Tensor, poses: Tensor) -> Tensor:
 
 
 def turn_filters(weight: Tensor, turns: Tensor) -> Tensor:
-    """Return every filter in every pose: (..., k, k) -> (..., group, k, k)."""
-    check_tensor("turn_filters", "weight", weight, "(..., k, k)", 2, or_more=True)
-    _check_turns("turn_filters", weight, turns)
-    taps = weight.flatten(-2)
+    """Return every filter in every pose: o i k k -> o i g k k."""
+    _check_weight("turn_filters", weight, turns, 2)
+    numbers = weight.flatten(2)
     if turns.is_floating_point():
-        turned = torch.einsum("...p,gqp->...gq", taps, turns.to(taps.dtype))
+        turned = torch.einsum("...p,gqp->...gq", numbers, turns.to(numbers.dtype))
     else:
-        turned = select("turn_filters", taps, -1, turns)
-    return turned.reshape(*weight.shape[:-2], len(turns), *weight.shape[-2:])
+        turned = select("turn_filters", numbers, -1, turns)
+    return turned.reshape(*weight.shape[:2], len(turns), *_kernel(turns))
 
 
 def turned_slices(weight: Tensor, turns: Tensor, slices: Tensor, poses: Tensor) -> Tensor:
@@ -83,35 +85,42 @@ def turned_slices(weight: Tensor, turns: Tensor, slices: Tensor, poses: Tensor) 
 
     o i t k k -> o i (shape of ``slices``) k k
     """
-    check_tensor("turned_slices", "weight", weight, "(out, in, slices, k, k)", 5)
-    _check_turns("turned_slices", weight, turns)
+    _check_weight("turned_slices", weight, turns, 3)
     check_table("turned_slices", "slices", slices, "(a, b)")
     check_table("turned_slices", "poses", poses, "(a, b)")
-    out_channels, in_channels, number, k, _ = weight.shape
+    out_channels, in_channels, number = weight.shape[:3]
     if turns.is_floating_point():
         # Every slice in every pose by one product of matrices, then a permutation: [slice, pose] -> [a, b].
         turned = torch.matmul(weight.flatten(3), turns.to(weight.dtype).flatten(0, 1).mT)
         index = slices * len(turns) + poses
-        every = turned.reshape(out_channels, in_channels, number * len(turns), k**2)
+        every = turned.reshape(out_channels, in_channels, number * len(turns), turns.shape[1])
         bank = select("turned_slices", every, 2, index)
     else:
         taps = select("turned_slices", turns, 0, poses).reshape(*poses.shape, -1)
-        bank = select("turned_slices", weight.flatten(2), 2, slices[..., None] * k**2 + taps)
-    return bank.reshape(out_channels, in_channels, *slices.shape, k, k)
+        bank = select("turned_slices", weight.flatten(2), 2, slices[..., None] * turns.shape[1] + taps)
+    return bank.reshape(out_channels, in_channels, *slices.shape, *_kernel(turns))
 
 
-def _check_turns(function: str, weight: Tensor, turns: Tensor) -> None:
-    """Require square filters and the maps of such filters."""
-    k = weight.shape[-1]
+def _kernel(turns: Tensor) -> tuple[int, int]:
+    k = math.isqrt(turns.shape[1])
+    return k, k
+
+
+def _check_weight(function: str, weight: Tensor, turns: Tensor, axes: int) -> None:
+    """Require filters, k x k taps or coefficients after a number of other axes, and the maps of such filters."""
+    steerable = isinstance(weight, Tensor) and weight.ndim == axes + 1
+    names = "(out, in" if axes == 2 else "(out, in, slices"
+    check_tensor(function, "weight", weight, f"{names}, k, k)", axes + (1 if steerable else 2))
+    k, numbers = weight.shape[-1], weight.shape[axes:].numel()
     if (
         not isinstance(turns, Tensor)
-        or weight.shape[-2] != k
         or turns.ndim != (3 if turns.is_floating_point() else 2)
-        or any(size != k**2 for size in turns.shape[1:])
+        or turns.shape[-1] != numbers
+        or not (turns.is_floating_point() if steerable else weight.shape[-2] == k and turns.shape[1] == numbers)
     ):
         got = tuple(turns.shape) if isinstance(turns, Tensor) else repr(turns)
         raise ValueError(
-            f"{function} expects square filters (..., k, k) and the turns of such filters, integers (group, k * k) or "
-            f"numbers (group, k * k, k * k), got filters {tuple(weight.shape)} and turns {got}; pass "
-            f"coattend.groups.filter_turns(group, kernel_size={k})."
+            f"{function} expects square filters {names}, k, k) and the turns of such filters, integers (group, k * k) "
+            f"or numbers (group, k * k, k * k), or coefficients {names}, n) and numbers (group, k * k, n), got filters "
+            f"{tuple(weight.shape)} and turns {got}; pass coattend.groups.filter_turns(group, kernel_size={k})."
         )

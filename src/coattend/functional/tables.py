@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coattend.functional.pose_blocks import PoseBlocks, pose_blocks
-from coattend.groups import FiniteGroup, Interpolation, filter_turns
+from coattend.groups import Filters, FiniteGroup, filter_turns
 
 
 class BlockTables(NamedTuple):
@@ -55,10 +55,10 @@ def group_tables(
     in_channels: int,
     out_channels: int,
     groups: int,
-    interpolation: Interpolation,
+    filters: Filters,
 ) -> GroupTables:
     """Return the tables of a group convolution over the relative poses ``relative``, on the CPU and in float64."""
-    turns = filter_turns(group, kernel_size, interpolation, torch.float64)
+    turns = filter_turns(group, kernel_size, filters, torch.float64)
     slices = np.full(group.order, len(relative))
     slices[list(relative)] = np.arange(len(relative))
     table = torch.tensor(slices[group.relative])
@@ -81,7 +81,7 @@ def slice_tables(
     kernel_size: int,
     relative: tuple[int, ...],
     out_channels: int,
-    interpolation: Interpolation,
+    filters: Filters,
 ) -> SliceTables:
     """Return the tables of a slice-attentive convolution, on the CPU and in float64.
 
@@ -95,5 +95,5 @@ def slice_tables(
     poses = group.product[:, group.inverse[slices]]  # h t
     input_poses = group.product[:, slices].T  # t g
     rows = input_poses * (out_channels * len(slices)) + np.arange(len(slices))[:, None]  # t g
-    turns = filter_turns(group, kernel_size, interpolation, torch.float64)
+    turns = filter_turns(group, kernel_size, filters, torch.float64)
     return SliceTables(turns, torch.tensor(poses), rows.ravel().tolist())

@@ -2,7 +2,9 @@
 
 from coattend.groups.action import transform_image as transform_image
 from coattend.groups.action import transform_map as transform_map
+from coattend.groups.filter_action import Filters as Filters
 from coattend.groups.filter_action import Interpolation as Interpolation
+from coattend.groups.filter_action import filter_rings as filter_rings
 from coattend.groups.filter_action import filter_turns as filter_turns
 from coattend.groups.finite_group import FiniteGroup as FiniteGroup
 from coattend.groups.finite_group import Subgroup as Subgroup
@@ -11,3 +13,4 @@ from coattend.groups.named import dihedral as dihedral
 from coattend.groups.named import direct_product as direct_product
 from coattend.groups.named import get_group as get_group
 from coattend.groups.named import register_group as register_group
+from coattend.groups.rings import Rings as Rings

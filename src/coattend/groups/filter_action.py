@@ -1,7 +1,8 @@
 """How a group element moves a filter: one linear map per element and kernel size.
 
-Elements that move pixels onto pixels, such as quarter turns and flips, permute the taps. Others interpolate inside the
-disc inscribed in the kernel, outside of which a turned filter would be cut off.
+Elements that move pixels onto pixels, such as quarter turns and flips, permute the taps. Others move k x k taps inside
+the disc inscribed in the kernel, outside of which a turned filter would be cut off, or change the phases of the
+coefficients of steerable filters.
 """
 
 from __future__ import annotations
@@ -14,29 +15,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coattend.groups.axes import directions
 from coattend.groups.axioms import whole_number
 from coattend.groups.finite_group import FiniteGroup, Matrices
 from coattend.groups.named import get_group
+from coattend.groups.plane_waves import waves_on_disc
+from coattend.groups.rings import Rings, default_rings
+from coattend.groups.taps import tap_coordinates, tap_permutation, taps_in_disc
 
 Interpolation = Literal["bilinear", "bicubic"]
+FilterKind = Literal["free", "steerable", "bicubic", "bilinear"]
+Filters = FilterKind | Rings
 LARGEST_TABLE = 2**27  # entries, a gigabyte
 
 
 def filter_turns(
     group: FiniteGroup | str,
     kernel_size: int,
-    interpolation: Interpolation = "bicubic",
+    filters: Filters = "free",
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Return the maps that move a filter of size kernel_size along every spatial axis through all poses of the group.
 
-    A filter has ``kernel_size**d`` taps for an action of dimension d. For an exact group the maps are integers
-    (order, taps), tap p of the filter in pose g being tap ``turns[g, p]`` of the base filter. Otherwise they are
-    numbers (order, taps, taps) of type ``dtype``, by default torch's, the filter in pose g being ``turns[g] @ base``.
+    A filter has ``kernel_size**d`` taps for an action of dimension d. The maps depend on ``filters``:
+
+    - ``"free"``, ``"bicubic"``, ``"bilinear"``: a filter is its taps. For an exact group the maps are integers
+      (order, taps), tap p of the filter in pose g being tap ``turns[g, p]`` of the base filter. Otherwise they are
+      numbers (order, taps, taps), the filter in pose g being ``turns[g] @ base``: for ``"free"`` the least-squares map
+      over plane waves, see :mod:`coattend.groups.plane_waves`, else interpolation between neighbours.
+    - ``"steerable"``, or :class:`Rings`: a filter is the coefficients of a basis of functions that turn by a change of
+      phase; the maps are numbers (order, taps, coefficients).
+
+    Numbers are of type ``dtype``, by default torch's.
     """
-    if interpolation not in get_args(Interpolation):
-        raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {interpolation!r}.")
     group, size = get_group(group), whole_number(kernel_size)
     if size is None or size < 1:
         raise ValueError(f"kernel_size must be a whole number of at least 1, got {kernel_size!r}.")
@@ -45,58 +55,76 @@ def filter_turns(
             f"{group.name} is a bare table: it does not say how its elements move a filter. Pass FiniteGroup(table, "
             "planar=...) with an orthogonal 2 x 2 matrix per element, or use cyclic(n) or dihedral(n)."
         )
+    rings = filter_rings(filters, size)
+    if group.dimension != 2 and (rings is not None or (filters == "free" and not group.is_exact)):
+        raise ValueError(
+            f"{filters} filters are available in 2 dimensions, and {group.name} acts on {group.dimension}; pass "
+            '"bicubic" or "bilinear".'
+        )
     taps = size**group.dimension
-    entries = group.order * taps ** (1 if group.is_exact else 2)
+    permuted = group.is_exact and rings is None
+    entries = group.order * taps * (1 if permuted else taps if rings is None else rings.size)
     if entries > LARGEST_TABLE:
         raise ValueError(
             f"a {' x '.join([str(size)] * group.dimension)} kernel in {group.order} poses needs a table of {entries} "
             f"numbers, more than {LARGEST_TABLE}; use a smaller kernel or a smaller group."
         )
-    table = _turn_table(group, size, interpolation)
-    return torch.tensor(table) if group.is_exact else torch.tensor(table, dtype=dtype or torch.get_default_dtype())
+    table = _turn_table(group, size, filters if rings is None else rings)
+    return torch.tensor(table) if permuted else torch.tensor(table, dtype=dtype or torch.get_default_dtype())
+
+
+def filter_rings(filters: Filters, kernel_size: int) -> Rings | None:
+    """Return the rings of steerable filters, and None for filters that are k x k taps."""
+    if isinstance(filters, Rings):
+        return filters
+    if filters not in get_args(FilterKind):
+        raise ValueError(f"filters must be one of {get_args(FilterKind)}, or Rings(orders=...), got {filters!r}.")
+    return default_rings(kernel_size) if filters == "steerable" else None
 
 
 @functools.lru_cache(maxsize=256)  # a deep network asks for the same few tables in every layer
-def _turn_table(group: FiniteGroup, kernel_size: int, interpolation: Interpolation) -> NDArray[Any]:
+def _turn_table(group: FiniteGroup, kernel_size: int, filters: Filters) -> NDArray[Any]:
     assert group.action is not None
-    if group.is_exact:
-        permutations = np.stack([_tap_permutation(m, kernel_size) for m in group.action])
+    if group.is_exact and not isinstance(filters, Rings):
+        permutations = np.stack([tap_permutation(m, kernel_size) for m in group.action])
         permutations.setflags(write=False)
         return permutations
 
-    # Each right coset H g of the exact subgroup H is interpolated once and then permuted, so that turns by H commute
-    # with the layer bit for bit in every precision, whatever the rounding of the interpolation weights.
-    taps = kernel_size ** len(group.action[0])
-    turns = np.empty((group.order, taps, taps))
+    # One representative of each right coset H g of the exact subgroup H is computed and then permuted, so that turns by
+    # H commute with the layer bit for bit in every precision, whatever the rounding of the maps.
+    moves = {h: tap_permutation(group.action[h], kernel_size) for h in group.exact_elements}
+    tables: dict[int, Matrices] = {}
     for coset in group.right_cosets(group.exact_elements):
-        representative = coset[0]
-        interpolated = _interpolation_matrix(group.action[representative], kernel_size, interpolation)
-        for h in group.exact_elements:
-            turns[group.product[h, representative]] = interpolated[_tap_permutation(group.action[h], kernel_size)]
+        table = _table(group.action[coset[0]], kernel_size, filters)
+        tables |= {int(group.product[h, coset[0]]): table[moves[h]] for h in group.exact_elements}
+    turns = np.stack([tables[g] for g in group.elements])
     turns.setflags(write=False)
     return turns
 
 
-def _coordinates(kernel_size: int, dimension: int) -> Matrices:
-    """Return the centered coordinates (x, y, ...) of every tap, shape (taps, dimension)."""
-    steps = np.arange(kernel_size) - (kernel_size - 1) / 2
-    axes = np.meshgrid(*[steps] * dimension, indexing="ij")
-    return np.stack([axis.ravel() for axis in reversed(axes)], axis=-1) * directions(dimension)
+def _table(matrix: Matrices, kernel_size: int, filters: Filters) -> Matrices:
+    """Return the map of one element, (taps, taps) or (taps, coefficients)."""
+    if isinstance(filters, Rings):
+        return filters.matrix(kernel_size, matrix)
+    return _least_squares(matrix, kernel_size) if filters == "free" else _interpolation(matrix, kernel_size, filters)
 
 
-def _tap_permutation(matrix: Matrices, kernel_size: int) -> NDArray[np.int64]:
-    dimension = len(matrix)
-    source = _coordinates(kernel_size, dimension) @ matrix  # rows are (g^-1 u)^T = u^T g, g being orthogonal
-    indices = np.rint(source * directions(dimension) + (kernel_size - 1) / 2).astype(np.int64)
-    return indices @ kernel_size ** np.arange(dimension)
+def _least_squares(matrix: Matrices, kernel_size: int) -> Matrices:
+    """Return the map of taps whose responses to plane waves are nearest to those of the turned filter."""
+    inside = taps_in_disc(kernel_size)
+    taps = tap_coordinates(kernel_size)[inside]
+    waves = waves_on_disc(kernel_size)
+    table = np.zeros((len(inside), len(inside)))
+    table[np.ix_(inside, inside)] = waves.fit(waves.sample(taps @ matrix.T), np.ones(len(taps))).real
+    return table
 
 
-def _interpolation_matrix(matrix: Matrices, kernel_size: int, interpolation: Interpolation) -> Matrices:
-    taps = _coordinates(kernel_size, len(matrix))
+def _interpolation(matrix: Matrices, kernel_size: int, interpolation: str) -> Matrices:
+    taps = tap_coordinates(kernel_size, len(matrix))
     distance = (taps @ matrix)[:, None, :] - taps[None, :, :]  # target tap, base tap, axis
     kernel = _linear if interpolation == "bilinear" else _cubic
     weights = kernel(distance).prod(axis=-1)
-    inside = np.linalg.norm(taps, axis=-1) <= kernel_size / 2
+    inside = taps_in_disc(kernel_size, len(matrix))
     return weights * inside[:, None] * inside[None, :]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from coattend.functional import build_kernels
 from coattend.functional.checks import checked_relative
 from coattend.functional.geometry import Geometry, Size, check_fits, checked_geometry
 from coattend.functional.planes import repeat_bias
-from coattend.groups import FiniteGroup, Interpolation, filter_turns, get_group
+from coattend.groups import Filters, FiniteGroup, filter_rings, filter_turns, get_group
 from coattend.nn.checks import check_dtype, check_image, check_integer, check_map, check_planar
 from coattend.nn.tables import TabledModule
 
@@ -30,6 +30,16 @@ class PoseConv2d(TabledModule):
     A subclass defines ``forward``, :meth:`filters`, and whether its filter and its input have a group axis. Export and
     other readers use :meth:`filters`, :meth:`expanded_bias` and :attr:`filter_groups`: the plain convolution of planes
     that the layer computes.
+
+    ``filters`` says what the weight holds and how it turns by angles that do not move pixels onto pixels
+    (docs/conventions.md compares the errors):
+
+    - ``"free"``: k x k taps, turned by the linear map that is best for plane waves
+    - ``"steerable"``, or :class:`coattend.Rings`: the coefficients of a basis of smooth functions that turn by a change
+      of phase, one axis ``coefficients`` instead of k x k
+    - ``"bicubic"``, ``"bilinear"``: k x k taps, interpolated between neighbours
+
+    For groups of quarter turns and flips all forms with k x k taps permute them and are the same.
     """
 
     filter_on_group: ClassVar[bool] = False
@@ -49,7 +59,7 @@ class PoseConv2d(TabledModule):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        interpolation: Interpolation = "bicubic",
+        filters: Filters = "free",
         relative: Iterable[int] | None = None,
         *,
         device: Device = None,
@@ -61,7 +71,7 @@ class PoseConv2d(TabledModule):
         self.out_channels = check_integer(self, "out_channels", out_channels, 1)
         geometry = checked_geometry(name, kernel_size, stride, padding, dilation, groups, padding_mode)
         self.kernel_size, self.stride, self.padding, self.dilation, self.groups, self.padding_mode = geometry
-        self.interpolation: Interpolation = interpolation
+        self.filter_form: Filters = filters
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise ValueError(
                 f"{name} splits channels into groups={self.groups}, which must divide both "
@@ -75,12 +85,20 @@ class PoseConv2d(TabledModule):
         self.init_std = 1 / math.sqrt(filter_in * poses * k**2)
 
         filter_axis = (len(self.relative),) if self.filter_on_group else ()
-        shape = (self.out_channels, filter_in, *filter_axis, k, k)
+        rings = filter_rings(filters, k)
+        shape = (self.out_channels, filter_in, *filter_axis, *((k, k) if rings is None else (rings.size,)))
+        self.coefficient_scale = 1.0 if rings is None else k / math.sqrt(rings.functions)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(self.out_channels, device=device, dtype=dtype)) if bias else None
         self._make_tables(self.weight)
         self.reset_parameters()
         build_kernels()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Layers pickled before filters could be chosen.
+        if "filter_form" not in state:
+            state = {**state, "filter_form": state["interpolation"], "coefficient_scale": 1.0}
+        super().__setstate__(state)
 
     def filters(self) -> Tensor:
         """Return the turned filters of the plain convolution that the layer applies to the planes of its input."""
@@ -104,6 +122,11 @@ class PoseConv2d(TabledModule):
     def is_restricted(self) -> bool:
         """Whether the filter covers only some of the relative poses."""
         return 0 < len(self.relative) < self.group.order
+
+    @property
+    def is_steerable(self) -> bool:
+        """Whether the weight holds coefficients of steerable filters instead of k x k taps."""
+        return filter_rings(self.filter_form, self.kernel_size) is not None
 
     def restricted(self, relative: Iterable[int]) -> Self:
         """Return a copy whose filter covers ``relative`` only, with the weights it has for these relative poses."""
@@ -137,8 +160,12 @@ class PoseConv2d(TabledModule):
         return {"weight": self.weight.index_select(2, index)}
 
     def reset_parameters(self, std: float | None = None) -> None:
-        """Draw the weights from N(0, std^2), by default 1 / fan_in, and set the bias to zero."""
-        nn.init.normal_(self.weight, std=self.init_std if std is None else std)
+        """Draw the weights from N(0, std^2), by default 1 / fan_in, and set the bias to zero.
+
+        Coefficients of steerable filters get the variance with which the filters have the mean norm of such weights.
+        """
+        std = self.init_std if std is None else std
+        nn.init.normal_(self.weight, std=std * self.coefficient_scale)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -154,11 +181,11 @@ class PoseConv2d(TabledModule):
             text += f", relative={self.relative}"
         if self.bias is None:
             text += ", bias=False"
-        return text if self.group.is_exact else f"{text}, interpolation={self.interpolation}"
+        return text if self.group.is_exact and not self.is_steerable else f"{text}, filters={self.filter_form}"
 
-    def _arguments(self) -> tuple[int, int, int, int, str, Interpolation]:
+    def _arguments(self) -> tuple[int, int, int, int, str, Filters]:
         """Return the arguments of the functional form that follow the group."""
-        return self.stride, self.padding, self.dilation, self.groups, self.padding_mode, self.interpolation
+        return self.stride, self.padding, self.dilation, self.groups, self.padding_mode, self.filter_form
 
     def _check(self, x: Tensor) -> None:
         """Require an input of the layer's shape, device and dtype that the kernel fits."""
@@ -170,7 +197,7 @@ class PoseConv2d(TabledModule):
         check_fits(type(self).__name__, x, self.geometry)
 
     def _tables(self) -> dict[str, Tensor]:
-        return {"turns": filter_turns(self.group, self.kernel_size, self.interpolation, torch.float64)}
+        return {"turns": filter_turns(self.group, self.kernel_size, self.filter_form, torch.float64)}
 
     def _checked_relative(self, relative: Iterable[int] | None) -> tuple[int, ...]:
         name = type(self).__name__

@@ -12,7 +12,7 @@ from coattend.functional.filter_bank import lifting_filters, pose_filters, proje
 from coattend.functional.geometry import Size
 from coattend.functional.pose_blocks import PoseBlocks, blocks_are_faster
 from coattend.functional.tables import BlockTables, GroupTables, group_tables
-from coattend.groups import FiniteGroup, Interpolation
+from coattend.groups import Filters, FiniteGroup
 from coattend.nn._conv_base import Device, PoseConv2d
 from coattend.nn.attention import PoseAttention
 from coattend.nn.co_attention import CoAttention, Structure
@@ -27,7 +27,7 @@ class LiftingConv2d(PoseConv2d):
     weight (out, in, k, k), one bias per channel.
     Differs from the paper: over ``cyclic(n)`` pose r turns filters counter-clockwise, in Eq. 3 as printed clockwise;
     for that use ``cyclic(n, clockwise=True)``, or :class:`CycleConv2d`. Angles other than multiples of 90 degrees are
-    interpolated (docs/conventions.md).
+    approximate, see :class:`PoseConv2d`.
 
     >>> LiftingConv2d(1, 10, 3, group="p4")(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10, 4, 26, 26])
@@ -45,7 +45,7 @@ class LiftingConv2d(PoseConv2d):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        interpolation: Interpolation = "bicubic",
+        filters: Filters = "free",
         *,
         device: Device = None,
         dtype: torch.dtype | None = None,
@@ -61,7 +61,7 @@ class LiftingConv2d(PoseConv2d):
             groups,
             bias,
             padding_mode,
-            interpolation,
+            filters,
             device=device,
             dtype=dtype,
         )
@@ -86,7 +86,7 @@ class GroupConv2d(PoseConv2d):
     weight (out, in, group, k, k), or (out, in, |T|, k, k), one bias per channel.
     Differs from the paper: over ``cyclic(n)`` pose r turns filters counter-clockwise, in Eq. 3 as printed clockwise,
     which is :class:`IsotonicConv2d`; the two differ by the numbering of the poses. Angles other than multiples of
-    90 degrees are interpolated (docs/conventions.md).
+    90 degrees are approximate, see :class:`PoseConv2d`.
 
     >>> GroupConv2d(10, 20, 3, group="p4m")
     GroupConv2d(10, 20, kernel_size=3, stride=1, group=D4)
@@ -114,7 +114,7 @@ class GroupConv2d(PoseConv2d):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        interpolation: Interpolation = "bicubic",
+        filters: Filters = "free",
         relative: Iterable[int] | None = None,
         *,
         device: Device = None,
@@ -131,7 +131,7 @@ class GroupConv2d(PoseConv2d):
             groups,
             bias,
             padding_mode,
-            interpolation,
+            filters,
             relative,
             device=device,
             dtype=dtype,
@@ -165,9 +165,7 @@ class GroupConv2d(PoseConv2d):
 
     def _tables(self) -> dict[str, Tensor]:
         channels = self.in_channels, self.out_channels, self.groups
-        turns, relative, blocks = group_tables(
-            self.group, self.kernel_size, self.relative, *channels, self.interpolation
-        )
+        turns, relative, blocks = group_tables(self.group, self.kernel_size, self.relative, *channels, self.filter_form)
         tables = {"turns": turns, "relative_table": relative}
         self.in_blocks = False
         if blocks is None:
@@ -215,7 +213,7 @@ class ProjectionConv2d(PoseConv2d):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        interpolation: Interpolation = "bicubic",
+        filters: Filters = "free",
         attention: bool = False,
         structure: Structure = "group",
         *,
@@ -233,7 +231,7 @@ class ProjectionConv2d(PoseConv2d):
             groups,
             bias,
             padding_mode,
-            interpolation,
+            filters,
             device=device,
             dtype=dtype,
         )

@@ -12,7 +12,7 @@ from coattend.functional import slice_attentive_conv2d
 from coattend.functional.filter_bank import slice_filters
 from coattend.functional.geometry import Size
 from coattend.functional.tables import SliceTables, slice_tables
-from coattend.groups import FiniteGroup, Interpolation
+from coattend.groups import Filters, FiniteGroup
 from coattend.nn._conv_base import Device, PoseConv2d
 from coattend.nn.attention import PoseAttention, attend_gathered
 from coattend.nn.co_attention import CoAttention, Structure
@@ -59,7 +59,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        interpolation: Interpolation = "bicubic",
+        filters: Filters = "free",
         relative: Iterable[int] | None = None,
         structure: Structure = "group",
         *,
@@ -77,7 +77,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             groups,
             bias,
             padding_mode,
-            interpolation,
+            filters,
             relative,
             device=device,
             dtype=dtype,
@@ -136,6 +136,6 @@ class SliceCoAttentiveConv2d(PoseConv2d):
 
     def _tables(self) -> dict[str, Tensor]:
         turns, poses, self.rows = slice_tables(
-            self.group, self.kernel_size, self.relative, self.out_channels, self.interpolation
+            self.group, self.kernel_size, self.relative, self.out_channels, self.filter_form
         )
         return {"turns": turns, "poses": poses}

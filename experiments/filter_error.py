@@ -1,6 +1,6 @@
 """Equivariance error of filters rotated by angles other than multiples of 90 degrees.
 
-    python -m experiments.interpolation_error
+    python -m experiments.filter_error
 
 Prints the table of docs/conventions.md. Patches of plane waves are rotated analytically, so that only the filters are
 interpolated: a layer gets a patch of the size of its kernel and the rotated patch, and the responses must agree up to

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import coattend as ca
-from experiments import interpolation_error
+from experiments import filter_error
 
 nn = ca.nn
 
@@ -33,17 +33,17 @@ def test_the_exact_subgroup_is_exact(name: str, kernel_size: int, interpolation:
         assert min(inexact) > 1e-3  # the rest is not exact, and says so
 
 
-@pytest.mark.parametrize("name", interpolation_error.GROUPS)
+@pytest.mark.parametrize("name", filter_error.GROUPS)
 def test_the_documented_errors_are_the_measured_ones(name: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text()
     G = ca.get_group(name)
-    for kernel_size in interpolation_error.KERNELS:
+    for kernel_size in filter_error.KERNELS:
         row = re.search(rf"^\| {name} \| {kernel_size} \|(.*)\|$", text, re.MULTILINE)
         documented = [float(cell) for cell in re.split(r"[|/]", row.group(1))]
         measured = [
-            interpolation_error.error(G, kernel_size, interpolation, on_group, smooth)
+            filter_error.error(G, kernel_size, interpolation, on_group, smooth)
             for on_group in (False, True)
-            for interpolation in interpolation_error.INTERPOLATIONS
+            for interpolation in filter_error.INTERPOLATIONS
             for smooth in (False, True)
         ]
         assert measured == pytest.approx(documented, abs=6e-4)
@@ -52,9 +52,9 @@ def test_the_documented_errors_are_the_measured_ones(name: str) -> None:
 def test_bicubic_beats_bilinear_and_smooth_filters_beat_rough_ones() -> None:
     G = ca.cyclic(8)
     for kernel_size in (3, 5, 7):
-        rough, smooth = (interpolation_error.error(G, kernel_size, "bicubic", True, s) for s in (False, True))
+        rough, smooth = (filter_error.error(G, kernel_size, "bicubic", True, s) for s in (False, True))
         assert smooth < rough
-        assert rough < interpolation_error.error(G, kernel_size, "bilinear", True, False)
+        assert rough < filter_error.error(G, kernel_size, "bilinear", True, False)
 
 
 def test_float32_layers_keep_the_exact_subgroup_when_converted_to_float64() -> None:
