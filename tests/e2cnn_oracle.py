@@ -46,7 +46,9 @@ def _module(name: str) -> Any:
 gspaces, enn = _patched_modules()
 
 
-def regular_conv(space: Any, in_channels: int, out_channels: int, kernel_size: int, lifting: bool) -> Any:
+def regular_conv(
+    space: Any, in_channels: int, out_channels: int, kernel_size: int, lifting: bool, **options: Any
+) -> Any:
     """An e2cnn convolution onto regular fields, from scalar fields (lifting) or from regular ones."""
     representation = space.trivial_repr if lifting else space.regular_repr
     types = [
@@ -54,4 +56,4 @@ def regular_conv(space: Any, in_channels: int, out_channels: int, kernel_size: i
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return enn.R2Conv(*types, kernel_size=kernel_size, bias=True).eval()
+        return enn.R2Conv(*types, kernel_size=kernel_size, bias=True, **options).eval()

@@ -16,6 +16,7 @@ RESTRICTED = {
     "conv, restricted": lambda: nn.GroupConv2d(4, 4, 3, "p4m", relative=(0, 2, 5)),
     "slice, restricted": lambda: nn.SliceCoAttentiveConv2d(4, 4, 3, "p4m", relative=(0, 2, 5)),
     "conv C8, restricted": lambda: nn.GroupConv2d(4, 4, 3, "C8", relative=(0, 1)),
+    "conv C8, steerable": lambda: nn.GroupConv2d(4, 4, 3, "C8", relative=(0, 1), filters="steerable"),
 }
 EVERY = {**LAYERS, **RESTRICTED}
 INTERPOLATED = {
@@ -23,6 +24,7 @@ INTERPOLATED = {
     "conv": lambda: nn.GroupConv2d(4, 4, 5, "C8"),
     "slice": lambda: nn.SliceCoAttentiveConv2d(4, 4, 5, "D8"),
     "project": lambda: nn.ProjectionConv2d(4, 4, 5, "C8"),
+    "steerable": lambda: nn.GroupConv2d(4, 4, 5, "C8", filters="steerable"),
 }
 
 
@@ -87,16 +89,16 @@ def test_a_restricted_layer_has_every_table_on_the_device_of_the_weight(kind: ty
 
 @pytest.mark.parametrize("name", INTERPOLATED)
 def test_rounding_is_that_of_the_precision_in_use(name: str) -> None:
-    exact = INTERPOLATED[name]().turns
+    exact = INTERPOLATED[name]().maps
     torch.set_default_dtype(torch.float32)
     layer = INTERPOLATED[name]()
-    assert torch.equal(layer.turns, exact.float())
-    assert torch.equal(layer.double().turns, exact)
-    assert torch.equal(layer.half().turns, exact.half())
-    assert torch.equal(layer.float().turns, exact.float())
-    assert torch.equal(layer.to(torch.bfloat16).double().turns, exact)
+    assert torch.equal(layer.maps, exact.float())
+    assert torch.equal(layer.double().maps, exact)
+    assert torch.equal(layer.half().maps, exact.half())
+    assert torch.equal(layer.float().maps, exact.float())
+    assert torch.equal(layer.to(torch.bfloat16).double().maps, exact)
     layer.float().load_state_dict({k: v.double() for k, v in layer.state_dict().items()}, assign=True)
-    assert torch.equal(layer.turns, exact)
+    assert torch.equal(layer.maps, exact)
 
 
 def test_a_move_to_where_it_is_keeps_the_tables_and_a_cast_of_everything_keeps_indices() -> None:
@@ -114,7 +116,7 @@ def test_a_move_to_where_it_is_keeps_the_tables_and_a_cast_of_everything_keeps_i
 def test_quarter_turns_permute_the_tables_bit_for_bit_after_any_conversion(name: str, dtype: torch.dtype) -> None:
     layer = INTERPOLATED[name]().half().to(dtype)
     G = layer.group
-    images = layer.turns.transpose(1, 2).unflatten(2, (5, 5))  # what each pose makes of every single tap
+    images = layer.maps[layer.turns].transpose(1, 2).unflatten(2, (5, 5))  # what each pose makes of every single tap
     for h in G.exact_elements:
         for g in G.elements:
             assert torch.equal(ca.groups.transform_image(images[g], G, h), images[G.product[h, g]])

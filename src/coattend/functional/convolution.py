@@ -7,7 +7,6 @@ and computes the tables of the group.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -32,8 +31,16 @@ from coattend.functional.planes import (
     repeat_bias,
 )
 from coattend.functional.pose_blocks import blocks_are_faster
-from coattend.functional.tables import BlockTables, GroupTables, SliceTables, group_tables, slice_tables
-from coattend.groups import Filters, FiniteGroup, filter_turns
+from coattend.functional.tables import (
+    BlockTables,
+    GroupTables,
+    SliceTables,
+    Turns,
+    group_tables,
+    slice_tables,
+    turn_tables,
+)
+from coattend.groups import Filters, FiniteGroup
 
 Attend = Callable[[Tensor], Tensor]
 AttendSlices = Callable[[Tensor, list[int], int], Tensor]
@@ -52,7 +59,7 @@ def lifting_conv2d(
     filters: Filters = "free",
     *,
     kernel_size: int | None = None,
-    turns: Tensor | None = None,
+    turns: Turns | None = None,
 ) -> Tensor:
     """Correlate an image with every pose of a filter: ``y[o, g] = sum_i x[i] * (g.weight[o, i]) + bias[o]``.
 
@@ -66,7 +73,7 @@ def lifting_conv2d(
             the best linear map ("free") or by interpolation ("bicubic", "bilinear"), or the coefficients of a basis,
             ("steerable", or :class:`coattend.Rings`); docs/conventions.md compares them.
         kernel_size: of steerable filters, whose weight does not show it.
-        turns: the result of :func:`coattend.groups.filter_turns`, if it is at hand.
+        turns: the tables of :func:`coattend.functional.tables.turn_tables`, if they are at hand.
 
     Returns a map (batch, out, group, height', width').
 
@@ -78,8 +85,8 @@ def lifting_conv2d(
     if turns is None:
         k = check_parameters(name, weight, bias, group, 4, filters, kernel_size)
         check_input(name, x, weight, checked_geometry(name, k, *arguments), None)
-        turns = filter_turns(group, k, filters, torch.float64).to(weight.device)
-    geometry = checked_geometry(name, _kernel_size(turns), *arguments)
+        turns = turn_tables(group, k, filters).to(weight.device)
+    geometry = checked_geometry(name, turns.kernel_size, *arguments)
     return convolve_planes(x, lifting_filters(weight, turns), repeat_bias(bias, group.order), geometry, group.order)
 
 
@@ -126,7 +133,7 @@ def group_conv2d(
         check_input(name, x, weight, checked_geometry(name, k, *arguments), group.order)
         poses = checked_relative(name, group, relative, weight.shape[2])
         tables = _group_tables(weight, k, group, poses, groups, filters)
-    geometry = checked_geometry(name, _kernel_size(tables.turns), *arguments)
+    geometry = checked_geometry(name, tables.turns.kernel_size, *arguments)
     bank = table_filters(weight, tables, geometry.groups)
     if tables.blocks is not None:
         return convolve_blocks(x, bank, bias, geometry, tables.blocks)
@@ -147,7 +154,7 @@ def projection_conv2d(
     attention: Tensor | Attend | None = None,
     *,
     kernel_size: int | None = None,
-    turns: Tensor | None = None,
+    turns: Turns | None = None,
 ) -> Tensor:
     """Correlate each pose of a map with the filter in that pose and sum the poses.
 
@@ -161,7 +168,7 @@ def projection_conv2d(
         stride, padding, dilation, groups, padding_mode, filters, kernel_size: see :func:`lifting_conv2d`.
         attention: A, by the weights of :func:`co_attention` for the output channels, or a function from maps to maps;
             None for none.
-        turns: the result of :func:`coattend.groups.filter_turns`, if it is at hand.
+        turns: the tables of :func:`coattend.functional.tables.turn_tables`, if they are at hand.
 
     Returns an image (batch, out, height', width').
     """
@@ -169,8 +176,8 @@ def projection_conv2d(
     if turns is None:
         k = check_parameters(name, weight, bias, group, 4, filters, kernel_size)
         check_input(name, x, weight, checked_geometry(name, k, *arguments), group.order)
-        turns = filter_turns(group, k, filters, torch.float64).to(weight.device)
-    geometry = checked_geometry(name, _kernel_size(turns), *arguments)
+        turns = turn_tables(group, k, filters).to(weight.device)
+    geometry = checked_geometry(name, turns.kernel_size, *arguments)
     if attention is None:
         return convolve_planes(x, projection_filters(weight, turns), bias, geometry)
     # One convolution per pose, run as channel groups of a single one: hence the pose-major order.
@@ -228,7 +235,7 @@ def slice_attentive_conv2d(
         poses = checked_relative(name, group, relative, weight.shape[2])
         turns, indices, rows = slice_tables(group, k, poses, len(weight), filters)
         tables = SliceTables(turns.to(weight.device), indices.to(weight.device), rows)
-    geometry = checked_geometry(name, _kernel_size(tables.turns), *arguments)
+    geometry = checked_geometry(name, tables.turns.kernel_size, *arguments)
     slices = len(tables.rows) // group.order
     if not callable(attention):
         matrices = attention_matrices(name, attention, len(weight) * slices, group)
@@ -242,10 +249,6 @@ def slice_attentive_conv2d(
         for part in batch_parts(x.transpose(1, 2), len(bank) * pixels * x.element_size(), most)
     ]
     return add_bias(torch.cat(attended) if len(attended) > 1 else attended[0], bias)
-
-
-def _kernel_size(turns: Tensor) -> int:
-    return math.isqrt(turns.shape[1])
 
 
 def _group_tables(

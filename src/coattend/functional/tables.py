@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,31 @@ import torch
 from torch import Tensor
 
 from coattend.functional.pose_blocks import PoseBlocks, pose_blocks
-from coattend.groups import Filters, FiniteGroup, filter_turns
+from coattend.groups import Filters, FiniteGroup, coset_turns
+
+
+class Turns(NamedTuple):
+    """How filters turn: the numbers of the filter are multiplied by maps, if any, and then permuted.
+
+    - moves, maps: see :func:`coattend.groups.coset_turns`
+    """
+
+    moves: Tensor
+    maps: Tensor | None = None
+
+    @property
+    def kernel_size(self) -> int:
+        """The size of the kernel."""
+        return math.isqrt(self.moves.shape[1])
+
+    def to(self, device: torch.device) -> Turns:
+        """Return the tables on a device."""
+        return Turns(self.moves.to(device), None if self.maps is None else self.maps.to(device))
+
+
+def turn_tables(group: FiniteGroup, kernel_size: int, filters: Filters) -> Turns:
+    """Return how filters turn, on the CPU and in float64."""
+    return Turns(*coset_turns(group, kernel_size, filters, torch.float64))
 
 
 class BlockTables(NamedTuple):
@@ -29,13 +54,12 @@ class BlockTables(NamedTuple):
 class GroupTables(NamedTuple):
     """Tables of a group convolution.
 
-    - turns: how filters move, see :func:`coattend.groups.filter_turns`
     - relative: (group, group), the slice of the filter for output pose g and input pose h, that of g^-1 h; for a
       relative pose that the filter does not cover, the number of slices
     - blocks: for a filter that does not cover all relative poses, unless all pairs of poses are computed
     """
 
-    turns: Tensor
+    turns: Turns
     relative: Tensor
     blocks: BlockTables | None
 
@@ -43,7 +67,7 @@ class GroupTables(NamedTuple):
 class SliceTables(NamedTuple):
     """Tables of a slice-attentive convolution, see :func:`slice_tables`."""
 
-    turns: Tensor
+    turns: Turns
     poses: Tensor
     rows: list[int]
 
@@ -58,7 +82,7 @@ def group_tables(
     filters: Filters,
 ) -> GroupTables:
     """Return the tables of a group convolution over the relative poses ``relative``, on the CPU and in float64."""
-    turns = filter_turns(group, kernel_size, filters, torch.float64)
+    turns = turn_tables(group, kernel_size, filters)
     slices = np.full(group.order, len(relative))
     slices[list(relative)] = np.arange(len(relative))
     table = torch.tensor(slices[group.relative])
@@ -95,5 +119,5 @@ def slice_tables(
     poses = group.product[:, group.inverse[slices]]  # h t
     input_poses = group.product[:, slices].T  # t g
     rows = input_poses * (out_channels * len(slices)) + np.arange(len(slices))[:, None]  # t g
-    turns = filter_turns(group, kernel_size, filters, torch.float64)
+    turns = turn_tables(group, kernel_size, filters)
     return SliceTables(turns, torch.tensor(poses), rows.ravel().tolist())

@@ -4,6 +4,7 @@ from coattend.groups.action import transform_image as transform_image
 from coattend.groups.action import transform_map as transform_map
 from coattend.groups.filter_action import Filters as Filters
 from coattend.groups.filter_action import Interpolation as Interpolation
+from coattend.groups.filter_action import coset_turns as coset_turns
 from coattend.groups.filter_action import filter_rings as filter_rings
 from coattend.groups.filter_action import filter_turns as filter_turns
 from coattend.groups.finite_group import FiniteGroup as FiniteGroup

@@ -8,7 +8,7 @@ coefficients of steerable filters.
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -47,6 +47,21 @@ def filter_turns(
 
     Numbers are of type ``dtype``, by default torch's.
     """
+    moves, maps = coset_turns(group, kernel_size, filters, dtype)
+    return moves if maps is None else maps[moves]
+
+
+def coset_turns(
+    group: FiniteGroup | str, kernel_size: int, filters: Filters, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the maps of :func:`filter_turns` as permutations of few: ``turns = maps[moves]``, or ``moves`` for None.
+
+    - moves: integers (order, taps)
+    - maps: (cosets * taps, taps or coefficients), the maps of one element of each right coset of the exact subgroup
+
+    All poses of a coset are permutations of the same numbers, so that turns by exact elements commute with the layer
+    bit for bit in every precision, whatever the rounding of the maps and of the product with them.
+    """
     group, size = get_group(group), whole_number(kernel_size)
     if size is None or size < 1:
         raise ValueError(f"kernel_size must be a whole number of at least 1, got {kernel_size!r}.")
@@ -62,15 +77,14 @@ def filter_turns(
             '"bicubic" or "bilinear".'
         )
     taps = size**group.dimension
-    permuted = group.is_exact and rings is None
-    entries = group.order * taps * (1 if permuted else taps if rings is None else rings.size)
+    entries = group.order * taps * (rings.size if rings is not None else 1 if group.is_exact else taps)
     if entries > LARGEST_TABLE:
         raise ValueError(
             f"a {' x '.join([str(size)] * group.dimension)} kernel in {group.order} poses needs a table of {entries} "
             f"numbers, more than {LARGEST_TABLE}; use a smaller kernel or a smaller group."
         )
-    table = _turn_table(group, size, filters if rings is None else rings)
-    return torch.tensor(table) if permuted else torch.tensor(table, dtype=dtype or torch.get_default_dtype())
+    moves, maps = _turn_table(group, size, filters if rings is None else rings)
+    return torch.tensor(moves), None if maps is None else torch.tensor(maps, dtype=dtype or torch.get_default_dtype())
 
 
 def filter_rings(filters: Filters, kernel_size: int) -> Rings | None:
@@ -83,23 +97,19 @@ def filter_rings(filters: Filters, kernel_size: int) -> Rings | None:
 
 
 @functools.lru_cache(maxsize=256)  # a deep network asks for the same few tables in every layer
-def _turn_table(group: FiniteGroup, kernel_size: int, filters: Filters) -> NDArray[Any]:
+def _turn_table(
+    group: FiniteGroup, kernel_size: int, filters: Filters
+) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
     assert group.action is not None
+    permutations = {h: tap_permutation(group.action[h], kernel_size) for h in group.exact_elements}
     if group.is_exact and not isinstance(filters, Rings):
-        permutations = np.stack([tap_permutation(m, kernel_size) for m in group.action])
-        permutations.setflags(write=False)
-        return permutations
-
-    # One representative of each right coset H g of the exact subgroup H is computed and then permuted, so that turns by
-    # H commute with the layer bit for bit in every precision, whatever the rounding of the maps.
-    moves = {h: tap_permutation(group.action[h], kernel_size) for h in group.exact_elements}
-    tables: dict[int, Matrices] = {}
-    for coset in group.right_cosets(group.exact_elements):
-        table = _table(group.action[coset[0]], kernel_size, filters)
-        tables |= {int(group.product[h, coset[0]]): table[moves[h]] for h in group.exact_elements}
-    turns = np.stack([tables[g] for g in group.elements])
-    turns.setflags(write=False)
-    return turns
+        return np.stack([permutations[g] for g in group.elements]), None
+    cosets = group.right_cosets(group.exact_elements)
+    moves = np.empty((group.order, kernel_size ** len(group.action[0])), dtype=np.int64)
+    for number, coset in enumerate(cosets):
+        for h in group.exact_elements:
+            moves[group.product[h, coset[0]]] = number * moves.shape[1] + permutations[h]
+    return moves, np.concatenate([_table(group.action[coset[0]], kernel_size, filters) for coset in cosets])
 
 
 def _table(matrix: Matrices, kernel_size: int, filters: Filters) -> Matrices:

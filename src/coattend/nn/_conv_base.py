@@ -14,7 +14,8 @@ from coattend.functional import build_kernels
 from coattend.functional.checks import checked_relative
 from coattend.functional.geometry import Geometry, Size, check_fits, checked_geometry
 from coattend.functional.planes import repeat_bias
-from coattend.groups import Filters, FiniteGroup, filter_rings, filter_turns, get_group
+from coattend.functional.tables import Turns, turn_tables
+from coattend.groups import Filters, FiniteGroup, filter_rings, get_group
 from coattend.nn.checks import check_dtype, check_image, check_integer, check_map, check_planar
 from coattend.nn.tables import TabledModule
 
@@ -95,10 +96,14 @@ class PoseConv2d(TabledModule):
         build_kernels()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Layers pickled before filters could be chosen.
-        if "filter_form" not in state:
-            state = {**state, "filter_form": state["interpolation"], "coefficient_scale": 1.0}
-        super().__setstate__(state)
+        if "filter_form" in state:
+            super().__setstate__(state)
+            return
+        # A layer pickled before filters could be chosen: it interpolates, and had tables of another form.
+        buffers = {name: value for name, value in state["_buffers"].items() if name != "turns"}
+        new = {"filter_form": state["interpolation"], "coefficient_scale": 1.0, "_buffers": buffers}
+        super().__setstate__({**state, **new})
+        self._make_tables(self.weight)
 
     def filters(self) -> Tensor:
         """Return the turned filters of the plain convolution that the layer applies to the planes of its input."""
@@ -197,7 +202,14 @@ class PoseConv2d(TabledModule):
         check_fits(type(self).__name__, x, self.geometry)
 
     def _tables(self) -> dict[str, Tensor]:
-        return {"turns": filter_turns(self.group, self.kernel_size, self.filter_form, torch.float64)}
+        return self._named(turn_tables(self.group, self.kernel_size, self.filter_form))
+
+    @staticmethod
+    def _named(turns: Turns) -> dict[str, Tensor]:
+        return {"turns": turns.moves} if turns.maps is None else {"maps": turns.maps, "turns": turns.moves}
+
+    def _turns(self) -> Turns:
+        return Turns(self.turns, self._buffers.get("maps"))
 
     def _checked_relative(self, relative: Iterable[int] | None) -> tuple[int, ...]:
         name = type(self).__name__

@@ -68,11 +68,11 @@ class LiftingConv2d(PoseConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        return lifting_conv2d(x, self.weight, self.bias, self.group, *self._arguments(), turns=self.turns)
+        return lifting_conv2d(x, self.weight, self.bias, self.group, *self._arguments(), turns=self._turns())
 
     def filters(self) -> Tensor:
         """See :meth:`PoseConv2d.filters`: (out * group, in, k, k)."""
-        return lifting_filters(self.weight, self.turns)
+        return lifting_filters(self.weight, self._turns())
 
 
 class GroupConv2d(PoseConv2d):
@@ -161,12 +161,12 @@ class GroupConv2d(PoseConv2d):
         blocks = None
         if self.in_blocks:
             blocks = BlockTables(self.blocks, self.slices, self.poses, self.input_planes, self.output_planes)
-        return GroupTables(self.turns, self.relative_table, blocks)
+        return GroupTables(self._turns(), self.relative_table, blocks)
 
     def _tables(self) -> dict[str, Tensor]:
         channels = self.in_channels, self.out_channels, self.groups
         turns, relative, blocks = group_tables(self.group, self.kernel_size, self.relative, *channels, self.filter_form)
-        tables = {"turns": turns, "relative_table": relative}
+        tables = {**self._named(turns), "relative_table": relative}
         self.in_blocks = False
         if blocks is None:
             return tables
@@ -244,11 +244,11 @@ class ProjectionConv2d(PoseConv2d):
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
         arguments = (*self._arguments(), self.attention)
-        return projection_conv2d(x, self.weight, self.bias, self.group, *arguments, turns=self.turns)
+        return projection_conv2d(x, self.weight, self.bias, self.group, *arguments, turns=self._turns())
 
     def filters(self) -> Tensor:
         """See :meth:`PoseConv2d.filters`: (out, in * group, k, k), or, before attention, (group * out, in, k, k)."""
-        return (projection_filters if self.attention is None else pose_filters)(self.weight, self.turns)
+        return (projection_filters if self.attention is None else pose_filters)(self.weight, self._turns())
 
     def expanded_bias(self) -> Tensor | None:
         """See :meth:`PoseConv2d.expanded_bias`."""

@@ -98,13 +98,13 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             self._attend_slices,
             *self._arguments(),
             self.relative,
-            tables=SliceTables(self.turns, self.poses, self.rows),
+            tables=SliceTables(self._turns(), self.poses, self.rows),
             in_parts=isinstance(attention, PoseAttention) and attention.is_fusible(),
         )
 
     def filters(self) -> Tensor:
         """See :meth:`PoseConv2d.filters`: (group * out * slices, in, k, k), one channel group per input pose."""
-        return slice_filters(self.weight, self.turns, self.poses)
+        return slice_filters(self.weight, self._turns(), self.poses)
 
     def expanded_bias(self) -> Tensor | None:
         """See :meth:`PoseConv2d.expanded_bias`."""
@@ -138,4 +138,4 @@ class SliceCoAttentiveConv2d(PoseConv2d):
         turns, poses, self.rows = slice_tables(
             self.group, self.kernel_size, self.relative, self.out_channels, self.filter_form
         )
-        return {"turns": turns, "poses": poses}
+        return {**self._named(turns), "poses": poses}
