@@ -2,6 +2,7 @@
 
 from coattend.groups.action import transform_image as transform_image
 from coattend.groups.action import transform_map as transform_map
+from coattend.groups.filter_action import FilterKind as FilterKind
 from coattend.groups.filter_action import Filters as Filters
 from coattend.groups.filter_action import Interpolation as Interpolation
 from coattend.groups.filter_action import coset_turns as coset_turns

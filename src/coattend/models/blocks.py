@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from coattend.groups import FiniteGroup
+from coattend.groups import FilterKind, Filters, FiniteGroup, Rings
 from coattend.nn import (
     CoAttention,
     GroupBatchNorm2d,
@@ -53,6 +54,8 @@ class Blocks:
     - downsample: strided convolutions as published, or stride 1 and 2x2 max-pooling between attention and norm
     - init_std: standard deviation of new weights, "fan_in" for 1 / sqrt(fan_in), "he" for sqrt(2 / fan_in), or a
       number; attention vectors are drawn like the weights of their layer
+    - filters: what the weights of convolutions hold and how they turn by angles other than multiples of 90 degrees,
+      see :class:`PoseConv2d`; the orders of :class:`Rings` count from the center, as many as fit a layer's kernel
     - norm, norm_eps, norm_momentum: whether batch norms follow convolutions, and their constants
     """
 
@@ -63,6 +66,7 @@ class Blocks:
     diagonal: float = 1.0
     downsample: Downsample = "stride"
     init_std: Init | float = "fan_in"
+    filters: Filters = "free"
     norm: bool = True
     norm_eps: float = 2e-5
     norm_momentum: float = 0.1
@@ -73,6 +77,8 @@ class Blocks:
         _check_choice("structure", self.structure, get_args(Structure))
         _check_choice("position", self.position, get_args(Position))
         _check_choice("downsample", self.downsample, get_args(Downsample))
+        if not isinstance(self.filters, Rings):
+            _check_choice("filters", self.filters, get_args(FilterKind))
         if isinstance(self.init_std, str):
             _check_choice("init_std", self.init_std, get_args(Init))
         if self.attention == "slice" and self.position != "conv":
@@ -97,7 +103,15 @@ class Blocks:
         self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, padding: int = 0
     ) -> ConvBlock:
         """Return image -> map: convolution, attention, down-sampling."""
-        conv = LiftingConv2d(in_channels, out_channels, kernel_size, self.group, self._stride(stride), padding)
+        conv = LiftingConv2d(
+            in_channels,
+            out_channels,
+            kernel_size,
+            self.group,
+            self._stride(stride),
+            padding,
+            filters=self._filters(kernel_size),
+        )
         conv.reset_parameters(self.std(conv))
         return self._block(conv, attend=True, pool=stride != conv.stride)
 
@@ -113,11 +127,12 @@ class Blocks:
     ) -> ConvBlock:
         """Return map -> map: convolution, attention, down-sampling."""
         geometry = (in_channels, out_channels, kernel_size, self.group, self._stride(stride), padding)
+        filters = self._filters(kernel_size)
         conv: GroupConv2d | SliceCoAttentiveConv2d
         if attend and self.attention == "slice":
-            conv = SliceCoAttentiveConv2d(*geometry, structure=self.structure)
+            conv = SliceCoAttentiveConv2d(*geometry, filters=filters, structure=self.structure)
         else:
-            conv = GroupConv2d(*geometry)
+            conv = GroupConv2d(*geometry, filters=filters)
         # Constructors have drawn weights already. Drawing them again keeps what a seed gives equal between versions.
         std = self.std(conv)
         conv.reset_parameters(std)
@@ -130,7 +145,13 @@ class Blocks:
         """Return map -> image; attention can only act inside, before the poses are summed."""
         attention = self.attention is not None and self.form is CoAttention
         conv = ProjectionConv2d(
-            in_channels, out_channels, kernel_size, self.group, attention=attention, structure=self.structure
+            in_channels,
+            out_channels,
+            kernel_size,
+            self.group,
+            filters=self._filters(kernel_size),
+            attention=attention,
+            structure=self.structure,
         )
         std = self.std(conv)
         conv.reset_parameters(std)
@@ -169,6 +190,12 @@ class Blocks:
         if isinstance(self.init_std, str):
             return conv.init_std * (math.sqrt(2) if self.init_std == "he" else 1)
         return self.init_std
+
+    def _filters(self, kernel_size: int) -> Filters:
+        """Return the filters of a layer: rings without those that do not fit its kernel."""
+        if not isinstance(self.filters, Rings):
+            return self.filters
+        return dataclasses.replace(self.filters, orders=self.filters.orders[: (kernel_size + 1) // 2])
 
     def _stride(self, stride: int) -> int:
         if self.downsample == "stride" or stride == 1:

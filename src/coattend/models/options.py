@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coattend.groups import FiniteGroup, get_group
+from coattend.groups import FiniteGroup, Rings, get_group
 from coattend.nn.attention import ATTENTIONS
 
 Options = Mapping[str, Any]
@@ -80,6 +80,8 @@ def verified_options(options: Options, defaults: Options) -> Options:
 def _verified(key: str, value: Any, default: Any) -> Any:
     if key == "attention":
         return None if value == "none" else _registered_name(value)
+    if key == "filters":
+        return _filters(value)
     if key == "width" and isinstance(value, (tuple, list)):
         return tuple(_verified(key, v, 1) for v in value)
     if isinstance(default, bool):
@@ -98,6 +100,13 @@ def _verified(key: str, value: Any, default: Any) -> Any:
             raise ValueError(f"{key} must be a finite number, got {value!r}.")
         return value.item() if isinstance(value, np.generic) else value
     return value
+
+
+def _filters(value: Any) -> Any:
+    """Return rings from their orders, as text or as numbers after a model's name, everything else as it is."""
+    if isinstance(value, (tuple, int)) and not isinstance(value, bool):
+        return Rings(value if isinstance(value, tuple) else (value,))
+    return Rings.parse(value) if isinstance(value, str) and value[:1].isdigit() else value
 
 
 def _registered_name(attention: Any) -> Any:
@@ -125,6 +134,8 @@ def encoded_option(value: Any) -> Any:
             f"a file cannot hold the class {value.__name__}; register it with coattend.register_attention, so that the "
             "file holds its name."
         )
+    if isinstance(value, Rings):
+        return str(value)
     if not isinstance(value, FiniteGroup):
         return value
     if _is_named(value):
@@ -146,7 +157,9 @@ def decoded_options(text: str) -> Options:
     if not isinstance(options, dict):
         raise ValueError(f"expected a JSON object of options, got {text[:40]!r}")
     for key, value in options.items():
-        if isinstance(value, list):
+        if key == "filters":
+            options[key] = _filters(value)
+        elif isinstance(value, list):
             options[key] = tuple(value)
         elif key == "relative":
             options[key] = {layer: tuple(poses) for layer, poses in value.items()}

@@ -201,6 +201,8 @@ def build_network(entry: ModelEntry, options: Options) -> EquivariantNetwork:
     if layers.downsample == "pool" and not pools:
         raise ValueError(f"{entry.name} has no strided convolution that downsample=pool could replace; leave it out.")
     relative = options.get("relative")
+    if not layers.group.is_exact:  # the default may change between versions, and a file must not change with it
+        options = {**options, "filters": layers.filters}
     network.config = ModelConfig(entry.name, {key: value for key, value in options.items() if key != "relative"})
     return network if relative is None else restricted(network, relative)
 

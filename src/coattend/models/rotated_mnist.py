@@ -13,6 +13,7 @@ from coattend.models.network import EquivariantNetwork
 from coattend.nn import SpatialMaxPool2d
 
 Head = Literal["decycle", "max", "mean", "sum"]
+LARGEST_KERNEL = 11
 
 
 class RotatedMnistNet(EquivariantNetwork):
@@ -20,6 +21,7 @@ class RotatedMnistNet(EquivariantNetwork):
 
     ``head``: "decycle" projects onto the plane (the counts of [RH20] Table 1); "max", "mean" and "sum" convolve on the
     group and pool over it ([CW16]'s p4-CNN and DRENMaxPool take the maximum).
+    ``kernel``: of the layers before the last one; larger kernels pad, so that maps keep the sizes of 3x3 kernels.
     Differs from the paper: nothing known; it gives p4-CNN's count with the decycle head and its error with the max
     head.
     """
@@ -32,15 +34,20 @@ class RotatedMnistNet(EquivariantNetwork):
         in_channels: int = 1,
         head: Head = "decycle",
         dropout: float = 0.0,
+        kernel: int = 3,
     ) -> None:
+        if kernel % 2 == 0 or not 3 <= kernel <= LARGEST_KERNEL:
+            raise ValueError(f"kernel must be 3, 5, 7, 9 or 11, so that layers pad to the sizes of 3, got {kernel}.")
         if head not in get_args(Head):
             raise ValueError(f"head must be one of {', '.join(get_args(Head))}, got {head!r}.")
 
+        padding = (kernel - 3) // 2
+
         def hidden(dropout: float) -> ConvBlock:
-            return layers.activate(layers.conv(width, width, 3), dropout)
+            return layers.activate(layers.conv(width, width, kernel, padding=padding), dropout)
 
         stage1 = named(
-            layer1=layers.activate(layers.lift(in_channels, width, 3), dropout),
+            layer1=layers.activate(layers.lift(in_channels, width, kernel, padding=padding), dropout),
             layer2=hidden(0.0),
         )
         stage2 = named(

@@ -196,7 +196,11 @@ def _config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
             "that registers it first."
         )
     try:
-        return ModelConfig(metadata["model"], decoded_options(metadata["options"]))
+        options = {**decoded_options(metadata["options"])}
+        group = get_group(options.get("group", model_entry(metadata["model"]).defaults["group"]))
+        if not group.is_exact:
+            options.setdefault("filters", "bicubic")  # a file written before filters could be chosen
+        return ModelConfig(metadata["model"], options)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _unbuildable(path, error) from error
 
