@@ -197,8 +197,8 @@ def _config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
         )
     try:
         options = {**decoded_options(metadata["options"])}
-        group = get_group(options.get("group", model_entry(metadata["model"]).defaults["group"]))
-        if not group.is_exact:
+        group: str | FiniteGroup = {**model_entry(metadata["model"]).defaults, **options}["group"]
+        if not get_group(group).is_exact:
             options.setdefault("filters", "bicubic")  # a file written before filters could be chosen
         return ModelConfig(metadata["model"], options)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
