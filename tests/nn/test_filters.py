@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import coattend as ca
 import coattend.functional as F
-from coattend.groups import transform_image
+from coattend.groups import filter_action, plane_waves, rings, transform_image
+from experiments import filter_error
 from tests import filter_oracle, oracles
 from tests.e2cnn_oracle import gspaces, regular_conv
 
@@ -247,3 +252,51 @@ def test_sampled_rings_span_the_filters_of_e2cnn(
         assert residual.norm() <= 1e-6 * filters.norm()
     assert (basis @ torch.linalg.lstsq(basis, free).solution - free).norm() > 0.5 * free.norm()
     assert torch.linalg.matrix_rank(basis) == rings.size
+
+
+# Of e2cnn and escnn where the layer is steerable, waves of 4 to 16 / 8 to 32 pixels; the bounds of free filters.
+PEERS = {
+    ("C8", 3, False): ((0.016, 0.007), 0.06),
+    ("C8", 5, False): ((0.031, 0.004), 0.02),
+    ("C8", 7, False): ((0.018, 0.004), 0.02),
+    ("C8", 7, True): ((0.023, 0.007), 0.02),
+    ("C6", 7, True): ((0.019, 0.006), 0.02),
+}
+
+
+@pytest.mark.parametrize(("name", "kernel_size", "on_group"), filter_error.ROWS)
+def test_errors_are_documented_and_below_those_of_others(name: str, kernel_size: int, on_group: bool) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text()
+    kind = "group" if on_group else "lifting"
+    row = re.search(rf"^\| {name} \| {kernel_size} \| {kind} \|(.*)\|$", text, re.MULTILINE)
+    documented = [[float(number) for number in cell.split("/")] for cell in row.group(1).split("|")]
+    measured = filter_error.wave_row(name, kernel_size, on_group)
+    for own, written in zip(measured, documented, strict=False):
+        assert own == pytest.approx(written, abs=6e-4)
+    errors = dict(zip(filter_error.FILTERS, measured, strict=True))
+    peer = documented[-1]
+    assert all(mine <= theirs for mine, theirs in zip(errors["steerable"], peer, strict=True))
+    if (name, kernel_size, on_group) in PEERS:
+        steerable, free = PEERS[name, kernel_size, on_group]
+        assert all(mine <= theirs for mine, theirs in zip(errors["steerable"], steerable, strict=True))
+        assert errors["free"][0] <= free
+    for better, worse in (("steerable", "free"), ("free", "bicubic"), ("bicubic", "bilinear")):
+        assert errors[better][0] < errors[worse][0]
+
+
+def test_three_layers_with_relu_on_digits() -> None:
+    group = ca.get_group("C8")
+    assert filter_error.digit_error(group, 5, filter_error.convolution(group, "steerable")) <= 0.05
+
+
+@pytest.mark.parametrize("filters", ["free", "steerable"])
+def test_a_large_layer_is_built_in_a_moment(filters: str) -> None:
+    build_seconds = []
+    for _ in range(3):
+        filter_action._turn_table.cache_clear()
+        plane_waves.waves_on_disc.cache_clear()
+        rings._functions.cache_clear()
+        start = time.thread_time()
+        nn.GroupConv2d(16, 16, 7, "C16", filters=filters)
+        build_seconds.append(time.thread_time() - start)
+    assert min(build_seconds) < 0.05
