@@ -12,8 +12,8 @@ figure is the root mean square difference over all inexact elements, relative to
 for waves of 4 to 16 pixels, then of 8 to 32.
 
 Three layers: digits, enlarged or not, are rotated by spline interpolation of order 5, and so are the maps that must
-agree inside the inscribed disc. This measures the whole pipeline, with the kinks of ReLU and the details of strokes; the
-root mean square over several draws of the weights.
+agree inside the inscribed disc. This measures the whole pipeline, with the kinks of ReLU and the details of strokes;
+the figure is the root mean square over several draws of the weights.
 """
 
 from __future__ import annotations

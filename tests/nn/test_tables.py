@@ -16,7 +16,7 @@ RESTRICTED = {
     "conv, restricted": lambda: nn.GroupConv2d(4, 4, 3, "p4m", relative=(0, 2, 5)),
     "slice, restricted": lambda: nn.SliceCoAttentiveConv2d(4, 4, 3, "p4m", relative=(0, 2, 5)),
     "conv C8, restricted": lambda: nn.GroupConv2d(4, 4, 3, "C8", relative=(0, 1)),
-    "conv C8, steerable": lambda: nn.GroupConv2d(4, 4, 3, "C8", relative=(0, 1), filters="steerable"),
+    "conv C8, steerable, restricted": lambda: nn.GroupConv2d(4, 4, 3, "C8", relative=(0, 1), filters="steerable"),
 }
 EVERY = {**LAYERS, **RESTRICTED}
 INTERPOLATED = {

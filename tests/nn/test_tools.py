@@ -21,6 +21,7 @@ LAYERS = {
     "cycle": lambda: nn.CycleConv2d(3, 4, 3),
     "conv": lambda: nn.GroupConv2d(4, 4, 3, "p4m", padding=1, padding_mode="circular"),
     "conv C8": lambda: nn.GroupConv2d(4, 4, 3, "C8"),
+    "conv C8, steerable": lambda: nn.GroupConv2d(4, 4, 3, "C8", filters="steerable"),
     "isotonic": lambda: nn.IsotonicConv2d(4, 4, 3),
     "project": lambda: nn.ProjectionConv2d(4, 2, 3, "p4m"),
     "project, attention": lambda: nn.ProjectionConv2d(4, 2, 3, "p4m", attention=True),

@@ -93,7 +93,7 @@ def by_gradient(network: nn.Module, layers: Layers, probe: Probe) -> Contributio
         for images, labels in batches:
             gradients = torch.autograd.grad(F.cross_entropy(network(images), labels), weights)
             for name, weight, gradient in zip(layers, weights, gradients, strict=True):
-                squares[name] += (weight * gradient).sum(dim=(0, 1, 3, 4)).double().cpu().square()
+                squares[name] += (weight * gradient).flatten(3).sum(dim=(0, 1, 3)).double().cpu().square()
     return {name: (total / len(batches)).sqrt() for name, total in squares.items()}
 
 
@@ -123,7 +123,10 @@ def by_responses(network: nn.Module, layers: Layers, probe: Probe) -> Contributi
 
 def by_weights(network: nn.Module, layers: Layers, probe: Probe) -> Contributions:
     """Return the squared norm of each slice's weights."""
-    return {name: layer.weight.detach().double().square().sum(dim=(0, 1, 3, 4)).cpu() for name, layer in layers.items()}
+    return {
+        name: layer.weight.detach().double().square().flatten(3).sum(dim=(0, 1, 3)).cpu()
+        for name, layer in layers.items()
+    }
 
 
 MEASURES: dict[str, Callable[[nn.Module, Layers, Probe], Contributions]] = {
