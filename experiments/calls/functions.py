@@ -163,7 +163,8 @@ def _convolutions() -> Iterator[Call]:
         "dilation": (0, 100, None),
         "groups": (0, 2, None),
         "padding_mode": (None, "wrap"),
-        "interpolation": ("nearest", None),
+        "filters": ("nearest", None, "steerable", (0, 2)),
+        "kernel_size": (0, 5, 1.5, "x"),
     }
     for name, (function, right) in calls.items():
         for what in ("x", "weight"):
