@@ -259,3 +259,15 @@ def test_nothing_is_interrupted_after_the_end(monkeypatch: pytest.MonkeyPatch) -
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def test_a_reader_that_ends_early_is_no_error() -> None:
+    verb = subprocess.Popen(
+        [sys.executable, "-m", "coattend", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert verb.stdout is not None
+    assert verb.stderr is not None
+    verb.stdout.close()
+    assert verb.stderr.read() == ""
+    verb.stderr.close()
+    assert verb.wait() == 141

@@ -5,6 +5,7 @@ Verbs import what they need themselves: torch and Lightning Fabric take seconds,
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import NoReturn
@@ -31,6 +32,9 @@ def main() -> None:
         if (remedy := missing(error)) is None:
             raise
         _end(f"coattend: {remedy}", 2)
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed at exit
+        sys.exit(141)  # as a shell reports a program that SIGPIPE has ended
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         _end(f"coattend: {where}{error.strerror or error}.", 2)
