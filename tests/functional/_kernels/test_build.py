@@ -32,10 +32,11 @@ print(round(float(y.detach().sum()), 3), round(float(x.grad.sum()), 3))
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache, no kernels loaded, and a source with the same functions that is compiled in no time."""
-    source = tmp_path / "kernels.cpp"
-    source.write_text("".join(f'extern "C" long {name}() {{ return 64; }}\n' for name in cpu.FUNCTIONS))
-    monkeypatch.setattr(build, "SOURCE", source)
+    """An empty cache, no kernels loaded, and two sources with the same functions that are compiled in no time."""
+    sources = (tmp_path / "first.cpp", tmp_path / "second.cpp")
+    for source, names in zip(sources, (cpu.FUNCTIONS[:1], cpu.FUNCTIONS[1:]), strict=True):
+        source.write_text("".join(f'extern "C" long {name}() {{ return 64; }}\n' for name in names))
+    monkeypatch.setattr(build, "SOURCES", sources)
     monkeypatch.setattr(cpu, "STATE", cpu.State())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "coattend" / "kernels"

@@ -19,7 +19,8 @@ import torch
 
 from coattend._files import cache_dir
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.cpp")))  # all of them in one library
+HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
 INSTRUCTION_SETS = {"AVX2": ("-mavx2", "-mfma"), "AVX512": ("-mavx2", "-mfma")}  # wider registers are untried
 SECONDS = 300  # of a compiler that hangs; it takes 4, and some times as many on a busy machine
@@ -29,7 +30,7 @@ logger = logging.getLogger("coattend")
 
 
 def cached() -> Path | None:
-    """Return the library built for this source and processor, or None; starts no compiler."""
+    """Return the library built for these sources and this processor, or None; starts no compiler."""
     folder = cache_folder()
     if not folder.is_dir():
         return None
@@ -37,7 +38,7 @@ def cached() -> Path | None:
 
 
 def build() -> Path:
-    """Compile the kernels into the cache and remove other builds of the same source."""
+    """Compile the kernels into the cache and remove other builds of the same sources."""
     if os.name != "posix":
         raise OSError("it is built on Linux and macOS only")
     folder = _private(cache_folder())
@@ -54,7 +55,8 @@ def cache_folder() -> Path:
 
 
 def _prefix() -> str:
-    key = "\0".join((SOURCE.read_text(), *_flags(), platform.machine()))
+    texts = (source.read_text() for source in (*SOURCES, *HEADERS))
+    key = "\0".join((*texts, *_flags(), platform.machine()))
     return f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}-"
 
 
@@ -68,10 +70,12 @@ def _compiled(folder: Path) -> Path:
     logger.warning("coattend: building the C++ kernels, once, into %s; this takes a few seconds.", folder)
     # In a folder of its own and then renamed: another process sees all of the file or nothing.
     with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as scratch:
-        objects, library = Path(scratch, "kernels.o"), Path(scratch, "kernels.so")
-        _output([*_compiler(), *_flags(), "-c", str(SOURCE), "-o", str(objects)])
+        library = Path(scratch, "kernels.so")
+        objects = [Path(scratch, f"{source.stem}.o") for source in SOURCES]
+        for source, compiled in zip(SOURCES, objects, strict=True):
+            _output([*_compiler(), *_flags(), "-c", str(source), "-o", str(compiled)])
         # Linked without OpenMP's library: its symbols are found in the runtime that torch has loaded.
-        _output([*_compiler(), "-shared", str(objects), "-o", str(library)])
+        _output([*_compiler(), "-shared", *map(str, objects), "-o", str(library)])
         library.chmod(0o700)
         with library.open("rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()
