@@ -41,6 +41,17 @@ class Preprocessing(nn.Module):
         self.steps: Sequence[Step] = nn.ModuleList(steps)  # type: ignore[assignment]
         self.register_buffer("_carrier", torch.empty(0, dtype=torch.float64), persistent=False)  # of the type of .to()
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Preprocessing:
+        """Convert as :class:`torch.nn.Module` does, but to float32 where a network becomes narrower than that."""
+
+        def convert(tensor: Tensor) -> Tensor:
+            converted = fn(tensor)
+            narrow = converted.is_floating_point() and converted.dtype.itemsize < torch.float32.itemsize
+            return tensor.to(converted.device, torch.float32) if narrow else converted
+
+        super()._apply(convert, recurse)
+        return self
+
     @property
     def commutes_with_rotation(self) -> bool:
         """Whether rotating by quarter turns or mirroring gives the same result before and after preprocessing."""

@@ -36,7 +36,8 @@ def evaluation_lines(report: EvaluationReport) -> Iterator[str]:
             f"these digits are mirror images of those of the training ({trained.provenance}), and the network does not "
             f"recognize mirror images: test it with --data {trained.dataset}"
         )
-    yield f"test error {report.evaluation.error:.2f}%, loss {report.evaluation.loss:.4f}"
+    precision = "" if report.precision == "32-true" else f", in {report.precision} as it was trained"
+    yield f"test error {report.evaluation.error:.2f}%, loss {report.evaluation.loss:.4f}{precision}"
     yield from _recall_lines(trained.classes, report.confusion().tolist())
     verdict = "equivariant" if report.is_equivariant else "not equivariant; `coattend check` finds the cause"
     group = trained.network.acting_group.name

@@ -15,7 +15,8 @@ from coattend.train.loop import train
 from coattend.train.processes import is_first
 from coattend.train.recipe import Recipe, changed
 from coattend.train.recipes import get_recipe
-from coattend.train.row import Row, difference, paired
+from coattend.train.record import Record
+from coattend.train.row import IncomparableError, Row, difference, paired
 from coattend.train.run_folder import InUseError, RunFolder
 
 WAIT = 5.0  # seconds between attempts at runs that other processes train
@@ -69,7 +70,7 @@ def compare(
     if not is_first():
         return None
     folders = {model: [RunFolder.of(root, model, recipes[model], seed) for seed in seeds] for model in models}
-    rows = [Row(tuple(folder.record() for folder in folders[model])) for model in models]
+    rows = [_row([folder.record() for folder in folders[model]]) for model in models]
     first, *others = rows
     compared = (first, *(replace(row, against_first=difference(paired(first, row))) for row in others))
     paths = tuple(str(folder.path) for model in models for folder in folders[model])
@@ -77,6 +78,17 @@ def compare(
     comparison = Comparison(kind.recipe_name, Path(kind.data).name, kind.provenance, tuple(seeds), compared, paths)
     write_atomically(root / "comparison.json", (json.dumps(comparison.to_dict(), indent=1) + "\n").encode())
     return comparison
+
+
+def _row(records: Sequence[Record]) -> Row:
+    kinds = {record.result.kind for record in records}
+    if len(kinds) > 1:  # precision=auto, on machines with and without bfloat16
+        names = " and ".join(sorted(kind.recipe_name for kind in kinds))
+        raise IncomparableError(
+            f"runs of {records[0].result.model} were trained by {names}; choose one precision for all seeds, for "
+            "example with --set precision=32-true."
+        )
+    return Row(tuple(records))
 
 
 def _train_all(

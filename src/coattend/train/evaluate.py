@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,8 @@ from coattend.train.batches import Examples
 
 EXACT = 1e-4  # the largest equivariance error, in float32, that rounding explains
 BATCH = 500
+
+EvaluationPrecision = Literal["32-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class EvaluationReport:
     - labels: indices of the network's classes
     - same_data: the images are those that the network was trained on, by name or path
     - mirrored: they are digits, mirror images of those of the training
+    - precision: of the evaluation, which is that of the training's own tests; not of the equivariance error
     """
 
     path: str
@@ -94,6 +99,7 @@ class EvaluationReport:
     equivariance_error: float
     same_data: bool
     mirrored: bool
+    precision: EvaluationPrecision
 
     @property
     def is_equivariant(self) -> bool:
@@ -143,10 +149,18 @@ def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
     labels = _matched_labels(held_out, trained, path)
     images = convert_channels(held_out.split.images, trained.image_shape[0])
     examples = Examples(trained.preprocessing(images), labels)
-    evaluation = evaluate(Fabric(accelerator="cpu", devices=1), trained.network, examples)
+    precision = _trained_precision(trained)
+    evaluation = evaluate(Fabric(accelerator="cpu", devices=1, precision=precision), trained.network, examples)
     check_finite(evaluation.confidences)
     error = network_error(trained.network, examples)
-    return EvaluationReport(path, trained, held_out, labels, evaluation, error, same, are_mirrored(own, data_name))
+    mirrored = are_mirrored(own, data_name)
+    return EvaluationReport(path, trained, held_out, labels, evaluation, error, same, mirrored, precision)
+
+
+def _trained_precision(trained: Classifier) -> EvaluationPrecision:
+    """The precision in which training tested this network, as far as a CPU has it."""
+    recipe = json.loads(trained.metadata.get("recipe", "{}"))
+    return "bf16-mixed" if recipe.get("precision") == "bf16-mixed" else "32-true"
 
 
 def _matched_labels(held_out: HeldOut, trained: Classifier, path: str) -> Tensor:

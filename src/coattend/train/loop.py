@@ -37,6 +37,7 @@ from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
 from coattend.train.evaluate import Evaluation, evaluate, network_error
 from coattend.train.history import Best, Epoch
 from coattend.train.optimizer import make_optimizer
+from coattend.train.precision import check_one_precision, resolved
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
 from coattend.train.progress import Board, TrainingProgress
 from coattend.train.recipe import Recipe
@@ -72,6 +73,7 @@ def train(
     check_seed(seed)
     recipe = replace(recipe, data=absolute_path(recipe.data))
     folder = RunFolder.of(root, model_name, recipe, seed, name)
+    recipe = resolved(recipe, folder, accelerator)
 
     def finished(data: Dataset | None) -> Result | None:
         result = folder.result
@@ -86,6 +88,7 @@ def train(
         leads = fabric.is_global_zero  # only the first process touches the run folder
         stack.enter_context(lost_processes_named())
         stack.enter_context(folder.writing())
+        check_one_precision(fabric, recipe)
         # A user's images are read before a result is returned: another folder may have the same name.
         if is_named(recipe.data) and (result := by_first(fabric, lambda: finished(None))) is not None:
             return result
@@ -130,6 +133,7 @@ class Training:
             leads = fabric.is_global_zero
             progress = stack.enter_context(TrainingProgress(title, recipe.epochs, first_epoch, leads))
             progress.say(self.data.summary())
+            progress.say(f"precision {recipe.precision}")
             progress.say(by_first(fabric, lambda: exactness_line(network, self.data.image_shape[1:])))
             board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
             for epoch in range(first_epoch, recipe.epochs):
@@ -227,6 +231,8 @@ def restored(
     network: EquivariantNetwork, recipe: Recipe, state: Checkpoint | None
 ) -> tuple[EquivariantNetwork, torch.optim.Optimizer]:
     """Return the network and the recipe's optimizer as they were when the state was saved, or new without a state."""
+    if recipe.precision == "64-true":
+        network = network.double()  # before the state is read, which float32 would round
     if state is None:
         return network, make_optimizer(network, recipe)
     network = restricted(network, state.relative)

@@ -22,9 +22,14 @@ T = TypeVar("T")
 def launched_fabric(recipe: Recipe, accelerator: str, devices: int, nodes: int) -> Fabric:
     """Return a launched Fabric; numbers of processes come from ``torchrun`` if it started this one, or from SLURM."""
     check_placement(accelerator, devices, nodes)
+    assert recipe.precision != "auto"  # train has resolved it
     if "LOCAL_WORLD_SIZE" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
+    if recipe.precision == "16-mixed" and not torch.cuda.is_available():
+        raise ValueError(
+            "precision=16-mixed needs a CUDA device; choose bf16-mixed, which trains on CPUs too, or auto."
+        )
     fabric = Fabric(
         accelerator=accelerator,
         devices=devices,

@@ -14,7 +14,7 @@ from coattend.data.images import Fit
 
 Optimizer = Literal["adam", "adamw", "sgd", "nesterov"]
 Schedule = Literal["constant", "steps", "one-cycle"]
-Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
+Precision = Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"]
 Part = Literal["train", "train+valid"]
 
 Range = tuple[str, Callable[[Any], bool]]  # what a value has to be, in words and as a test
@@ -49,6 +49,8 @@ class Recipe:
     - milestones: fractions of the epochs after which the learning rate is multiplied by gamma
     - attention_lr, bias_lr, head_lr: factors on the learning rate of attention vectors, biases, the last layer
     - weight_decay: of convolution weights; decay_attention, decay_norms_and_biases extend it to other parameters
+    - precision: of the training and of its tests; "auto" becomes bf16-mixed where the device has instructions for it,
+      else 32-true, and the run records which
     - test_every: epochs between tests while training, needed only for the optimistic error; 0 for none
     - reestimate_norms: batch-norm statistics from one pass over the training set before each evaluation, as [CW16] do
     - explode: a loss above this stops the run as diverged
