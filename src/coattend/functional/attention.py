@@ -7,7 +7,7 @@ exported; the others check their arguments and may call a fused operator instead
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from coattend.functional.checks import (
     select,
 )
 from coattend.functional.dispatch import autocasts, decomposes, replicated
+from coattend.functional.fourier import attend_rotations, is_faster, rotations
 from coattend.groups import FiniteGroup
 from coattend.groups.axes import axis_names
 
@@ -38,7 +39,7 @@ def co_attention(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
             equivariant, or free matrices (channels, group, group), entry [h, g] relating source h to target g.
         group: the group of the third axis.
     """
-    return attend(x, _checked_matrix(x, weights, group))
+    return attend(x, _checked_matrix(x, weights, group), group if weights.ndim == 2 else None)
 
 
 def co_attention_mask(x: Tensor, weights: Tensor, group: FiniteGroup) -> Tensor:
@@ -62,9 +63,14 @@ def attention_index(group: FiniteGroup) -> Tensor:
     return torch.tensor(group.relative.T.copy())
 
 
-def attend(x: Tensor, matrix: Tensor) -> Tensor:
-    """Return ``mask * x`` for matrices (channels, group, group), in one pass that saves only its inputs."""
+def attend(x: Tensor, matrix: Tensor, group: FiniteGroup | None = None) -> Tensor:
+    """Return ``mask * x`` for matrices (channels, group, group), in one pass that saves only its inputs.
+
+    ``group`` states that the matrices are gathered from vectors by :func:`attention_index`.
+    """
     check_attention("attend", x, matrix)
+    if group is not None and is_faster(x, group):
+        return without_autocast(attend_rotations, x, matrix, rotations(group))
     if decomposes(x):
         return attend_formula(x, matrix)
     if x.ndim != 5:  # the operator has two spatial axes
@@ -128,7 +134,7 @@ def attend_slices_formula(planes: Tensor, matrix: Tensor, index: Tensor, slices:
     return attend_formula(responses, matrix).unflatten(1, (-1, slices)).sum(dim=2)
 
 
-def without_autocast(function: Callable[..., Result], *tensors: Tensor) -> Result:
+def without_autocast(function: Callable[..., Result], *tensors: Any) -> Result:
     """Call a function outside of autocast: logits of large activations do not fit into narrow types."""
     if autocasts(tensors[0]):
         with torch.autocast(tensors[0].device.type, enabled=False):

@@ -98,7 +98,7 @@ class CoAttention(PoseAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        return attend(x, self.matrix())
+        return attend(x, self.matrix(), self.group if self.structure == "group" else None)
 
     def attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
         """See :meth:`PoseAttention.attend_slices`; one pass that does not gather the slices."""
