@@ -123,3 +123,40 @@ def attend(x: np.ndarray, vector: np.ndarray, product: np.ndarray, inverse: np.n
     exponentials = np.exp(a / n)
     softmax = exponentials / exponentials.sum(axis=0)
     return softmax / softmax.max(axis=0) * x
+
+
+def linear(x, weight, product, inverse):
+    """y[b, o, g] = sum_i sum_h x[b, i, h] W[o, i, g^-1 h]."""
+    y = np.zeros((len(x), len(weight), *x.shape[2:]))
+    for o in range(len(weight)):
+        for g in range(len(product)):
+            for i in range(x.shape[1]):
+                for h in range(len(product)):
+                    y[:, o, g] += x[:, i, h] * weight[o, i, product[inverse[g], h]]
+    return y
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def gate_mask(x, squeeze, excite, spatial, product, inverse, planar, groups=1):
+    """1 - alpha_X alpha_C: gates of channels from statistics over positions, of positions from those over channels."""
+    poses, inside, hidden = range(len(product)), x.shape[1] // groups, len(squeeze) // groups
+    logits = np.zeros(x.shape[:3])
+    for statistic in (x.mean(axis=(-2, -1)), x.max(axis=(-2, -1))):
+        for part in range(groups):
+            own, rows = slice(part * inside, (part + 1) * inside), slice(part * hidden, (part + 1) * hidden)
+            small = np.maximum(linear(statistic[:, own], squeeze[rows], product, inverse), 0)
+            logits[:, own] += linear(small, excite[own], product, inverse)
+    alpha_c = sigmoid(logits)
+    gated = alpha_c[..., None, None] * x
+    maps = (gated.mean(axis=1), gated.max(axis=1))
+    alpha_x = np.zeros((len(x), *x.shape[2:]))
+    for b in range(len(x)):
+        for g in poses:
+            for s in range(2):
+                for h in poses:
+                    taps = turned(spatial[0, s, product[inverse[g], h]], planar[g])
+                    alpha_x[b, g] += correlate(maps[s][b, h], taps, padding=len(taps) // 2)
+    return 1 - sigmoid(alpha_x)[:, None] * alpha_c[..., None, None]

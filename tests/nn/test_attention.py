@@ -152,16 +152,18 @@ def test_the_convolution_that_an_attention_weighs_is_found_by_execution() -> Non
 
 
 def test_forms_are_registered_by_name() -> None:
-    assert ca.register_attention("gate")(Gate) is Gate
+    assert ca.register_attention("above_mean")(Gate) is Gate
     try:
-        assert ATTENTIONS["gate"] is Gate
-        with pytest.raises(ValueError, match="there is a form of attention 'gate' already"):
-            ca.register_attention("gate")(FirstPose)
+        assert ATTENTIONS["above_mean"] is Gate
+        with pytest.raises(ValueError, match="there is a form of attention 'above_mean' already"):
+            ca.register_attention("above_mean")(FirstPose)
     finally:
-        ATTENTIONS.remove("gate")
-    with pytest.raises(ValueError, match="expects a subclass of PoseAttention, got <class 'torch.nn.modules.linear"):
+        ATTENTIONS.remove("above_mean")
+    with pytest.raises(
+        ValueError, match="expects a subclass of PoseAttention or AttentionLayer, got <class 'torch.nn.modules.linear"
+    ):
         ca.register_attention("linear")(torch.nn.Linear)
     with pytest.raises(ValueError, match="'output' is the name of a built-in choice"):
         ca.register_attention("output")(Gate)
-    with pytest.raises(ValueError, match="unknown form of attention 'gates'"):
-        ATTENTIONS["gates"]
+    with pytest.raises(ValueError, match="unknown form of attention 'above_means'"):
+        ATTENTIONS["above_means"]

@@ -30,6 +30,11 @@ LAYERS = {
     "attention": lambda: nn.CoAttention(4, "p4m"),
     "attention, paper": lambda: nn.CoAttention(4, "p4m", "paper"),
     "attention, full": lambda: nn.CoAttention(4, "p4m", "full"),
+    "gate": lambda: nn.GroupGate2d(4, "p4m", kernel_size=3),
+    "gate C8, steerable": lambda: nn.GroupGate2d(4, "C8", kernel_size=3, filters="steerable"),
+    "gate of images": lambda: nn.LiftingGate2d(3, "p4m", kernel_size=3),
+    "gate of slices": lambda: nn.SliceGate2d(4, "p4m", kernel_size=3, slices=2),
+    "slice, gate": lambda: nn.SliceCoAttentiveConv2d(4, 4, 3, "p4m", score="gate"),
     "batch norm": lambda: nn.GroupBatchNorm2d(4),
     "layer norm": lambda: nn.GroupLayerNorm2d(4),
     "instance norm": lambda: nn.GroupInstanceNorm2d(4, affine=True),
@@ -41,11 +46,12 @@ LAYERS = {
     "group pool": lambda: nn.GroupPool("p4m"),
     "coset pool": lambda: nn.GroupPool("p4m", "mean", over=(0, 4)),
 }
+BASES = {"AttentionLayer", "PoseAttention", "PoseConv2d"}
 STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 
 
 def example(name: str, layer: torch.nn.Module) -> torch.Tensor:
-    if name in ("lift", "lift C8", "cycle"):
+    if name in ("lift", "lift C8", "cycle", "gate of images"):
         return torch.randn(2, 3, 8, 9)
     group = getattr(layer, "group", None)
     return torch.randn(2, 4, group.order if group is not None else 8, 8, 9)
@@ -57,7 +63,7 @@ def test_the_package_holds_modules_only() -> None:
 
 
 def test_the_list_is_complete() -> None:
-    public = {name for name in vars(nn) if isinstance(getattr(nn, name), type)} - {"PoseAttention", "PoseConv2d"}
+    public = {name for name in vars(nn) if isinstance(getattr(nn, name), type)} - BASES
     assert {type(make()).__name__ for make in LAYERS.values()} == public
 
 

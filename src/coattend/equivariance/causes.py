@@ -12,7 +12,7 @@ from coattend.equivariance.error import relative_error, tensors_in
 from coattend.equivariance.fields import Field, image_axes, move_poses
 from coattend.equivariance.geometry import Window, window_of
 from coattend.groups import FiniteGroup, transform_image
-from coattend.nn import PoseAttention, PoseConv2d
+from coattend.nn import AttentionLayer, PoseConv2d
 
 
 class Cause(Enum):
@@ -62,7 +62,7 @@ def explain(faulty: FaultyLayer, safe_sizes: Callable[[], str]) -> tuple[Cause, 
             f"it is built over {built_over.name}, the check is over {faulty.group.name}; use one group "
             "throughout (two groups of equal order can number or move their elements differently)."
         )
-    if isinstance(module, PoseAttention):
+    if isinstance(module, AttentionLayer):
         return Cause.ATTENTION, (
             f'{module} does not commute with {faulty.group.name}; use CoAttention with structure="group", which does '
             "for all weights."

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coattend.equivariance.error import tensors_in
 from coattend.equivariance.fields import FOLDS, Field, candidate_fields, quotients_of
 from coattend.groups import FiniteGroup
-from coattend.nn import GroupBatchNorm2d, PoseAttention, PoseConv2d
+from coattend.nn import AttentionLayer, GroupBatchNorm2d, PoseConv2d
 from coattend.nn.observe import estimate_norm_statistics, evaluating
 
 IMAGES = 2
@@ -67,7 +67,7 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
             exact = len(group.exact_elements)
             return Exactness(False, f"{group.name} has {exact} exact elements of {group.order}, the others interpolate")
     for layer in model.modules():
-        if isinstance(layer, PoseAttention) and not layer.is_equivariant:
+        if isinstance(layer, AttentionLayer) and not layer.is_equivariant:
             return Exactness(False, f"{layer} does not commute with {layer.group.name}")
     if not acting:
         return Exactness(True)

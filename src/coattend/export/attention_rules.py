@@ -11,12 +11,13 @@ from torch import Tensor, fx, nn
 
 from coattend.export.graph import Fold, Value
 from coattend.export.trace import add_operations
-from coattend.nn import PoseAttention
+from coattend.nn import AttentionLayer, PoseAttention
 
 if TYPE_CHECKING:
     from coattend.export.graph import Builder
 
 BATCH_AND_SPACE = (0, 3, 4)  # axes of a map
+BATCH_AND_PLANE = (0, 2, 3)  # axes of an image
 
 
 def co_attention(builder: Builder, matrices: Tensor, value: Value) -> Value:
@@ -33,11 +34,17 @@ def co_attention(builder: Builder, matrices: Tensor, value: Value) -> Value:
     return Value(product, order, fold, owned=True)
 
 
-def traced_attention(builder: Builder, layer: PoseAttention, value: Value) -> Value:
+def traced_attention(builder: Builder, layer: AttentionLayer, value: Value) -> Value:
     """Return what an attention layer of any form computes, in the operations that it executes."""
+    if not layer.input_on_group:
+        return Value(add_operations(builder, layer, builder.original(value), _example(layer), BATCH_AND_PLANE))
     order = layer.group.order
     x = builder.unfolded(contiguous_planes(builder, builder.folded(value, order)), order)
-    example = _example_map(layer)
+    example = _example(layer)
+    if not isinstance(layer, PoseAttention):
+        return Value(
+            builder.call(torch.flatten, add_operations(builder, layer, x, example, BATCH_AND_SPACE), 1, 2), order
+        )
     replaces_forward = type(layer).forward is not PoseAttention.forward or "forward" in vars(layer)
     if builder.masks or not replaces_forward:
         mask = add_operations(builder, layer, x, example, BATCH_AND_SPACE, "mask")
@@ -49,11 +56,12 @@ def traced_attention(builder: Builder, layer: PoseAttention, value: Value) -> Va
     return Value(builder.call(torch.flatten, y, 1, 2), order)
 
 
-def _example_map(layer: PoseAttention) -> Tensor:
-    """Return a map for the layer whose sizes differ, so that torch.export does not take one for another."""
+def _example(layer: AttentionLayer) -> Tensor:
+    """Return an input of the layer whose sizes differ, so that torch.export does not take one for another."""
     like = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
     sizes = [size for size in (2, 3, 5, 7, 11, 13) if size not in (layer.channels, layer.group.order)]
-    return like.new_zeros(sizes[0], layer.channels, layer.group.order, *sizes[1:3])
+    poses = (layer.group.order,) if layer.input_on_group else ()
+    return like.new_zeros(sizes[0], layer.channels, *poses, *sizes[1:3])
 
 
 def co_attention_by_slice(

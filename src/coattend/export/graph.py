@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from coattend.export import attention_rules
-from coattend.nn import PoseAttention
+from coattend.nn import AttentionLayer
 
 
 class Builder:
@@ -102,7 +102,7 @@ class Builder:
         """Add co-attention with matrices (channels, group, group) to the layer that is being frozen."""
         return attention_rules.co_attention(self, matrices, value)
 
-    def traced(self, layer: PoseAttention, value: Value) -> Value:
+    def traced(self, layer: AttentionLayer, value: Value) -> Value:
         """Add the operations that an attention layer executes."""
         return attention_rules.traced_attention(self, layer, value)
 

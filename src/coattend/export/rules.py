@@ -15,9 +15,9 @@ from coattend.data import Preprocessing
 from coattend.export.graph import Value
 from coattend.export.trace import add_operations
 from coattend.nn import (
+    AttentionLayer,
     GroupDropout2d,
     GroupPool,
-    PoseAttention,
     SpatialAvgPool2d,
     SpatialMaxPool2d,
     SpatialUpsample2d,
@@ -60,7 +60,7 @@ def rule_class(layer: type[nn.Module]) -> type[nn.Module] | None:
 def apply_rule(layer: nn.Module, builder: Builder, name: str, value: Value) -> Value:
     """Add what a layer computes to the graph, unless a subclass computes something else than its rule."""
     known = rule_class(type(layer))
-    if known is not None and not issubclass(known, PoseAttention) and type(layer).forward is not known.forward:
+    if known is not None and not issubclass(known, AttentionLayer) and type(layer).forward is not known.forward:
         raise ValueError(
             f"freeze does not know what {type(layer).__name__} ({name}) does: it is a {known.__name__} with its own "
             "forward; add a rule with coattend.export.freeze_layer.register."
@@ -111,8 +111,8 @@ def freeze_preprocessing(layer: Preprocessing, builder: Builder, name: str, valu
     return Value(add_operations(builder.named(name), layer, pixels, example, free_axes=(0,)))
 
 
-@freeze_layer.register(PoseAttention)
-def freeze_attention(layer: PoseAttention, builder: Builder, name: str, value: Value) -> Value:
+@freeze_layer.register(AttentionLayer)
+def freeze_attention(layer: AttentionLayer, builder: Builder, name: str, value: Value) -> Value:
     """Apply the layer's own rule, or trace it if its computation was replaced."""
     own, inside = builder.named(name), builder.respond(name, value)
     if layer.is_patched:

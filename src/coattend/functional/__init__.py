@@ -1,4 +1,4 @@
-"""Pure functions that the layers call: co-attention, convolutions on a group, pooling and dropout."""
+"""Pure functions that the layers call: attention, convolutions on a group, pooling and dropout."""
 
 from coattend.functional.attention import co_attention as co_attention
 from coattend.functional.attention import co_attention_mask as co_attention_mask
@@ -9,7 +9,10 @@ from coattend.functional.convolution import slice_attentive_conv2d as slice_atte
 from coattend.functional.dispatch import HAS_OPERATORS
 from coattend.functional.dispatch import build_kernels as build_kernels
 from coattend.functional.dropout import dropout as dropout
+from coattend.functional.gates import group_gate as group_gate
+from coattend.functional.gates import group_gate_mask as group_gate_mask
 from coattend.functional.pooling import max_pool_2x2 as max_pool_2x2
+from coattend.functional.pose_linear import pose_linear as pose_linear
 
 if HAS_OPERATORS:
     from coattend.functional._kernels import ops as _ops  # noqa: F401  registers torch.ops.coattend

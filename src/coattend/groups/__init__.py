@@ -8,6 +8,7 @@ from coattend.groups.filter_action import Interpolation as Interpolation
 from coattend.groups.filter_action import coset_turns as coset_turns
 from coattend.groups.filter_action import filter_rings as filter_rings
 from coattend.groups.filter_action import filter_turns as filter_turns
+from coattend.groups.filter_action import fitting_filters as fitting_filters
 from coattend.groups.finite_group import FiniteGroup as FiniteGroup
 from coattend.groups.finite_group import Subgroup as Subgroup
 from coattend.groups.named import cyclic as cyclic

@@ -7,6 +7,7 @@ coefficients of steerable filters.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Literal, get_args
 
@@ -94,6 +95,13 @@ def filter_rings(filters: Filters, kernel_size: int) -> Rings | None:
     if filters not in get_args(FilterKind):
         raise ValueError(f"filters must be one of {get_args(FilterKind)}, or Rings(orders=...), got {filters!r}.")
     return default_rings(kernel_size) if filters == "steerable" else None
+
+
+def fitting_filters(filters: Filters, kernel_size: int) -> Filters:
+    """Return the filters of a layer: rings without those that do not fit its kernel."""
+    if not isinstance(filters, Rings):
+        return filters
+    return dataclasses.replace(filters, orders=filters.orders[: (kernel_size + 1) // 2])
 
 
 @functools.lru_cache(maxsize=256)  # a deep network asks for the same few tables in every layer

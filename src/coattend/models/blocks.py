@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import nn
 
-from coattend.groups import FilterKind, Filters, FiniteGroup, Rings
+from coattend.groups import FilterKind, Filters, FiniteGroup, Rings, fitting_filters
 from coattend.nn import (
+    AttentionLayer,
     CoAttention,
     GroupBatchNorm2d,
     GroupConv2d,
     GroupDropout2d,
     GroupPool,
     LiftingConv2d,
-    PoseAttention,
     PoseConv2d,
     ProjectionConv2d,
     SliceCoAttentiveConv2d,
+    SliceGate2d,
     SpatialMaxPool2d,
 )
 from coattend.nn.attention import ATTENTIONS
 from coattend.nn.co_attention import Structure
+from coattend.nn.slice_conv import Score
 
-Attention = str | type[PoseAttention]
+Attention = str | type[AttentionLayer]
 Position = Literal["conv", "norm", "relu"]
 Downsample = Literal["stride", "pool"]
 Init = Literal["fan_in", "he"]
 OverGroup = Literal["max", "mean", "sum"]
+CO_ATTENTION = ("output", "slice")
+SLICES = ("slice", "slice_gate")
 
 
 class ConvBlock(nn.Sequential):
-    """A convolution, ``conv``, and what follows it: ``attention``, ``pool``, ``norm``, ``act``, ``dropout``."""
+    """A convolution, ``conv``, and what follows it: ``attention``, ``pool``, ``norm``, ``act``, ``dropout``.
+
+    Before it is ``gate``, the attention on its input, if the network has such a form.
+    """
 
     conv: PoseConv2d
 
@@ -47,7 +53,8 @@ class Blocks:
     These choices are options of every network that :func:`register_model` registers.
 
     - attention: None; "output", the paper's equations; "slice", co-attention before the sum over relative poses; or
-      another form at the place of "output": a name given by :func:`register_attention`, or a :class:`PoseAttention`
+      another form at the place of "output", or on the input of convolutions if it belongs there: "gate", "pose", a
+      name given by :func:`register_attention`, or a class; "slice_gate", gates at the place of "slice"
     - structure: of the matrices of co-attention, see :class:`CoAttention`
     - position: attention follows the convolution (as in the paper), the norm, or the ReLU
     - diagonal: of the matrices of co-attention when training starts; 1 in the paper
@@ -72,8 +79,8 @@ class Blocks:
     norm_momentum: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.attention, type) and issubclass(self.attention, PoseAttention)):
-            _check_choice("attention", self.attention, (None, "output", "slice", *ATTENTIONS))
+        if not (isinstance(self.attention, type) and issubclass(self.attention, AttentionLayer)):
+            _check_choice("attention", self.attention, (None, *CO_ATTENTION, "slice_gate", *ATTENTIONS))
         _check_choice("structure", self.structure, get_args(Structure))
         _check_choice("position", self.position, get_args(Position))
         _check_choice("downsample", self.downsample, get_args(Downsample))
@@ -81,10 +88,11 @@ class Blocks:
             _check_choice("filters", self.filters, get_args(FilterKind))
         if isinstance(self.init_std, str):
             _check_choice("init_std", self.init_std, get_args(Init))
-        if self.attention == "slice" and self.position != "conv":
+        acts = "inside" if self.attention in SLICES else "on the input of" if self.form.on_input else None
+        if acts is not None and self.position != "conv":
             raise ValueError(
-                f"attention=slice acts inside the convolution, so position={self.position} is impossible; "
-                "use attention=output or position=conv."
+                f"attention={getattr(self.attention, '__name__', self.attention)} acts {acts} the convolution, so "
+                f"position={self.position} is impossible; use attention=output or position=conv."
             )
         if self.form is not CoAttention and (self.structure, self.diagonal) != ("group", 1):
             raise ValueError(
@@ -93,11 +101,13 @@ class Blocks:
             )
 
     @property
-    def form(self) -> type[PoseAttention]:
+    def form(self) -> type[AttentionLayer]:
         """The class of the attention layers."""
         if isinstance(self.attention, type):
             return self.attention
-        return CoAttention if self.attention in (None, "output", "slice") else ATTENTIONS[self.attention]
+        if self.attention == "slice_gate":
+            return SliceGate2d
+        return CoAttention if self.attention in (None, *CO_ATTENTION) else ATTENTIONS[self.attention]
 
     def lift(
         self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, padding: int = 0
@@ -129,20 +139,22 @@ class Blocks:
         geometry = (in_channels, out_channels, kernel_size, self.group, self._stride(stride), padding)
         filters = self._filters(kernel_size)
         conv: GroupConv2d | SliceCoAttentiveConv2d
-        if attend and self.attention == "slice":
-            conv = SliceCoAttentiveConv2d(*geometry, filters=filters, structure=self.structure)
+        if attend and self.attention in SLICES:
+            score: Score = "gate" if self.attention == "slice_gate" else "co-attention"
+            conv = SliceCoAttentiveConv2d(*geometry, filters=filters, structure=self.structure, score=score)
         else:
             conv = GroupConv2d(*geometry, filters=filters)
         # Constructors have drawn weights already. Drawing them again keeps what a seed gives equal between versions.
         std = self.std(conv)
         conv.reset_parameters(std)
         if isinstance(conv, SliceCoAttentiveConv2d):
-            conv.attention.reset_parameters(std, self.diagonal)
+            if isinstance(conv.attention, CoAttention):
+                conv.attention.reset_parameters(std, self.diagonal)
             attend = False
         return self._block(conv, attend, pool=stride != conv.stride)
 
-    def project(self, in_channels: int, out_channels: int, kernel_size: int) -> ProjectionConv2d:
-        """Return map -> image; attention can only act inside, before the poses are summed."""
+    def project(self, in_channels: int, out_channels: int, kernel_size: int) -> ProjectionConv2d | ConvBlock:
+        """Return map -> image; attention can only act inside, before the poses are summed, or on the input."""
         attention = self.attention is not None and self.form is CoAttention
         conv = ProjectionConv2d(
             in_channels,
@@ -157,6 +169,8 @@ class Blocks:
         conv.reset_parameters(std)
         if isinstance(conv.attention, CoAttention):
             conv.attention.reset_parameters(std, self.diagonal)
+        elif self.form.on_input:
+            return self._block(conv, attend=True, pool=False)
         elif self.attention is not None:
             conv.attention = self._attention(out_channels, std)
         return conv
@@ -192,10 +206,7 @@ class Blocks:
         return self.init_std
 
     def _filters(self, kernel_size: int) -> Filters:
-        """Return the filters of a layer: rings without those that do not fit its kernel."""
-        if not isinstance(self.filters, Rings):
-            return self.filters
-        return dataclasses.replace(self.filters, orders=self.filters.orders[: (kernel_size + 1) // 2])
+        return fitting_filters(self.filters, kernel_size)
 
     def _stride(self, stride: int) -> int:
         if self.downsample == "stride" or stride == 1:
@@ -205,8 +216,9 @@ class Blocks:
         return 1
 
     def _block(self, conv: PoseConv2d, attend: bool, pool: bool) -> ConvBlock:
-        block = ConvBlock(OrderedDict(conv=conv))
-        if attend and self.attention is not None and self.position == "conv":
+        gate = self._gate(conv) if attend and self.form.on_input else None
+        block = ConvBlock(OrderedDict(conv=conv) if gate is None else OrderedDict(gate=gate, conv=conv))
+        if attend and self.attention is not None and self.position == "conv" and not self.form.on_input:
             block.add_module("attention", self._attention(conv.out_channels, self.std(conv)))
         if pool:
             block.add_module("pool", SpatialMaxPool2d(2))
@@ -227,9 +239,18 @@ class Blocks:
         if dropout:
             layers.add_module("dropout", GroupDropout2d(dropout, elementwise=True))
 
-    def _attention(self, channels: int, std: float) -> PoseAttention:
+    def _gate(self, conv: PoseConv2d) -> AttentionLayer | None:
+        """Return the attention on the input of a convolution."""
+        make = self.form if conv.input_on_group else self.form.for_images
+        return make(conv.in_channels, group=self.group, **self._form_options())
+
+    def _form_options(self) -> dict[str, Any]:
+        """Return the options that the constructor of the attention layers takes."""
+        return {name: getattr(self, name) for name in self.form.options}
+
+    def _attention(self, channels: int, std: float) -> AttentionLayer:
         if self.form is not CoAttention:
-            return self.form(channels, group=self.group)
+            return self.form(channels, group=self.group, **self._form_options())
         return CoAttention(channels, self.group, self.structure, init_std=std, init_diagonal=self.diagonal)
 
 

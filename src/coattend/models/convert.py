@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup
 from coattend.nn import (
+    AttentionLayer,
     CoAttention,
     GroupConv2d,
     LiftingConv2d,
-    PoseAttention,
     PoseConv2d,
     ProjectionConv2d,
     SliceCoAttentiveConv2d,
@@ -115,7 +115,7 @@ def _reordered(weight: Tensor, layer: nn.Module, owner: nn.Module | None) -> Ten
                 "and restrict it afterwards."
             )
         return weight.index_select(2, index)
-    if not isinstance(layer, PoseAttention):
+    if not isinstance(layer, AttentionLayer):
         return weight
     if not isinstance(layer, CoAttention):
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from coattend.models.network import EquivariantNetwork, ModelConfig
-from coattend.nn import PoseConv2d
+from coattend.nn import AttentionLayer, PoseConv2d
 from coattend.nn.checks import check_model
 from coattend.nn.observe import multiply_adds
 
@@ -21,12 +21,13 @@ MeasureLayers = Callable[[nn.Module, Iterable[str]], dict[str, Tensor]]  # contr
 
 
 def group_convolutions(model: nn.Module) -> dict[str, PoseConv2d]:
-    """Return the layers that have relative poses to choose from, by name."""
+    """Return the layers that have relative poses to choose from, by name; those of attention layers do not count."""
     check_model("group_convolutions", model)
+    inside = {id(part) for m in model.modules() if isinstance(m, AttentionLayer) for part in m.modules()}
     return {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, PoseConv2d) and layer.filter_on_group and layer.group.order > 1
+        if isinstance(layer, PoseConv2d) and layer.filter_on_group and layer.group.order > 1 and id(layer) not in inside
     }
 
 

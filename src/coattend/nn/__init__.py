@@ -1,6 +1,7 @@
 """Layers on a group: convolutions, co-attention, norms, pooling, dropout."""
 
 from coattend.nn._conv_base import PoseConv2d as PoseConv2d
+from coattend.nn.attention import AttentionLayer as AttentionLayer
 from coattend.nn.attention import PoseAttention as PoseAttention
 from coattend.nn.co_attention import CoAttention as CoAttention
 from coattend.nn.conv import GroupConv2d as GroupConv2d
@@ -10,6 +11,9 @@ from coattend.nn.dren import CycleConv2d as CycleConv2d
 from coattend.nn.dren import DecycleConv2d as DecycleConv2d
 from coattend.nn.dren import IsotonicConv2d as IsotonicConv2d
 from coattend.nn.dropout import GroupDropout2d as GroupDropout2d
+from coattend.nn.gate import GroupGate2d as GroupGate2d
+from coattend.nn.gate import LiftingGate2d as LiftingGate2d
+from coattend.nn.gate import SliceGate2d as SliceGate2d
 from coattend.nn.norm import GroupBatchNorm2d as GroupBatchNorm2d
 from coattend.nn.norm import GroupGroupNorm2d as GroupGroupNorm2d
 from coattend.nn.norm import GroupInstanceNorm2d as GroupInstanceNorm2d

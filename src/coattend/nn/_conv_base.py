@@ -45,7 +45,6 @@ class PoseConv2d(TabledModule):
 
     filter_on_group: ClassVar[bool] = False
     input_on_group: ClassVar[bool] = False
-    parameters_per_pose: ClassVar[tuple[str, ...]] = ("weight",)
     turns: Tensor
 
     def __init__(
@@ -117,6 +116,11 @@ class PoseConv2d(TabledModule):
     def filter_groups(self) -> int:
         """The number of channel groups of the plain convolution with :meth:`filters`."""
         return self.groups
+
+    @property
+    def parameters_per_pose(self) -> tuple[str, ...]:
+        """The names of the parameters with an axis of relative poses."""
+        return ("weight",)
 
     @property
     def geometry(self) -> Geometry:

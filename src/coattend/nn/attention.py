@@ -1,9 +1,9 @@
-"""The base class of attention over poses, and a registry of its forms."""
+"""The base classes of attention, and a registry of its forms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,25 +11,32 @@ from torch import Tensor, nn
 from coattend._registry import Registry
 from coattend.functional.attention import plane_index
 from coattend.groups import FiniteGroup, get_group
-from coattend.nn.checks import check_device, check_integer, check_real_map
+from coattend.nn.checks import check_device, check_image, check_integer, check_real_map
 from coattend.nn.tables import TabledModule
 
-RESERVED = ("none", "output", "slice")  # what the option ``attention`` of networks means by itself
+RESERVED = ("none", "output", "slice", "slice_gate")  # what the option ``attention`` of networks means by itself
 
 MODULE_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 GLOBAL_HOOKS = tuple(f"_global{hooks}" for hooks in MODULE_HOOKS)
 
 
-class PoseAttention(TabledModule):
-    """Base class of attention over poses: ``y = mask(x) * x``.
+class AttentionLayer(TabledModule):
+    """Base class of attention of every form: a layer that returns what it is given, weighed.
 
-    A subclass defines :meth:`mask`. Networks, the equivariance checker, :func:`coattend.attention_masks`, the pictures
-    and the exports work with every subclass. Optional methods are :meth:`matrix` for pictures, :meth:`attend_slices`
-    for a faster computation, and :meth:`freeze` for an export other than that of the traced operations. A subclass that
-    overrides ``mask`` or ``forward`` gets the general form of the optional methods that it does not override as well.
+    Networks, the equivariance checker, optimizers and the exports work with every subclass. A subclass defines
+    ``forward``; one that multiplies its input by a mask derives from :class:`PoseAttention` instead. Optional methods
+    are :meth:`matrix` for pictures and :meth:`freeze` for an export other than that of the traced operations.
 
-    Shapes: (batch, channels, group, height, width) in and out.
+    - input_on_group: whether the input is a map or an image
+    - on_input: whether networks place the form on the input of each convolution instead of its output
+    - options: the options of networks, fields of ``coattend.models.Blocks``, that the constructor takes as keywords
+
+    Shapes: (batch, channels, group, height, width) in and out, or without a group axis.
     """
+
+    input_on_group: ClassVar[bool] = True
+    on_input: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -44,6 +51,60 @@ class PoseAttention(TabledModule):
         self.channels = check_integer(self, "channels", channels, 1)
         self.group = get_group(group)
 
+    @classmethod
+    def for_images(cls, channels: int, group: FiniteGroup | str, **options: Any) -> AttentionLayer | None:
+        """Return the layer for images that a form has for the input of a lifting convolution, or None."""
+        return None
+
+    @property
+    def is_equivariant(self) -> bool:
+        """Whether the layer commutes with the group, whatever its weights."""
+        return True
+
+    @property
+    def is_patched(self) -> bool:
+        """Whether an assignment to the layer itself overrides ``mask`` or ``forward`` of its class."""
+        return bool({"mask", "forward"} & vars(self).keys())
+
+    def matrix(self) -> Tensor | None:
+        """Return the matrices (channels, group, group) that relate poses, or None for a form that has none."""
+        return None
+
+    def freeze(self, builder: Any, value: Any) -> Any:
+        """Add the layer to the graph of a frozen network, by default the operations that it executes.
+
+        ``builder`` is a :class:`coattend.export.graph.Builder`, ``value`` the input, a ``Value`` of the same module;
+        returns the output, a ``Value``.
+        """
+        return builder.traced(self, value)
+
+    def check(self, x: Tensor) -> None:
+        """Require an input with the layer's channels and poses, on the device of its parameters."""
+        if self.input_on_group:
+            check_real_map(self, x, self.channels, self.group.order, self.group.dimension)
+        else:
+            check_image(self, x, self.channels, self.group.dimension)
+        for parameter in self.parameters():
+            check_device(self, x, parameter)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, group={self.group.name}"
+
+    def _tables(self) -> dict[str, Tensor]:
+        return {}
+
+
+class PoseAttention(AttentionLayer):
+    """Base class of attention by a mask over poses: ``y = mask(x) * x``.
+
+    A subclass defines :meth:`mask`. :func:`coattend.attention_masks` and the pictures work with every subclass. An
+    optional method besides those of :class:`AttentionLayer` is :meth:`attend_slices`, for a faster computation. A
+    subclass that overrides ``mask`` or ``forward`` gets the general form of the optional methods that it does not
+    override as well.
+
+    Shapes: (batch, channels, group, height, width) in and out.
+    """
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if _depth(cls, "mask") < _depth(cls, "forward"):
@@ -52,12 +113,7 @@ class PoseAttention(TabledModule):
         if newest < _depth(cls, "attend_slices"):
             cls.attend_slices = PoseAttention.attend_slices  # type: ignore[method-assign]
         if newest < _depth(cls, "freeze"):
-            cls.freeze = PoseAttention.freeze  # type: ignore[method-assign]
-
-    @property
-    def is_equivariant(self) -> bool:
-        """Whether the layer commutes with the group, whatever its weights."""
-        return True
+            cls.freeze = AttentionLayer.freeze  # type: ignore[method-assign]
 
     def mask(self, x: Tensor) -> Tensor:
         """Return the mask of a map, in the shape of the map."""
@@ -67,15 +123,6 @@ class PoseAttention(TabledModule):
         """Return ``mask(x) * x``."""
         self.check(x)
         return self.mask(x) * x
-
-    def matrix(self) -> Tensor | None:
-        """Return the matrices (channels, group, group) that relate poses, or None for a form that has none."""
-        return None
-
-    @property
-    def is_patched(self) -> bool:
-        """Whether an assignment to the layer itself overrides ``mask`` or ``forward`` of its class."""
-        return bool({"mask", "forward"} & vars(self).keys())
 
     def is_fusible(self) -> bool:
         """Return whether :meth:`attend_slices` may compute the result without calling the layer.
@@ -100,48 +147,29 @@ class PoseAttention(TabledModule):
         """
         return attend_gathered(self, planes, self.group.order, rows, channel_step)
 
-    def freeze(self, builder: Any, value: Any) -> Any:
-        """Add the layer to the graph of a frozen network, by default the operations that it executes.
 
-        ``builder`` is a :class:`coattend.export.graph.Builder`, ``value`` the input, a ``Value`` of the same module;
-        returns the output, a ``Value``.
-        """
-        return builder.traced(self, value)
-
-    def check(self, x: Tensor) -> None:
-        """Require a map with the layer's channels and poses, on the device of its parameters."""
-        check_real_map(self, x, self.channels, self.group.order, self.group.dimension)
-        for parameter in self.parameters():
-            check_device(self, x, parameter)
-
-    def extra_repr(self) -> str:
-        return f"{self.channels}, group={self.group.name}"
-
-    def _tables(self) -> dict[str, Tensor]:
-        return {}
-
-
-Form = TypeVar("Form", bound=type[PoseAttention])
-ATTENTIONS: Registry[type[PoseAttention]] = Registry("form of attention")
+Form = TypeVar("Form", bound=type[AttentionLayer])
+ATTENTIONS: Registry[type[AttentionLayer]] = Registry("form of attention")
 
 
 def register_attention(name: str) -> Callable[[Form], Form]:
     """Return a class decorator that registers a form of attention, so that networks can be built with it by name.
 
-    The class derives from :class:`PoseAttention` and is constructed as ``cls(channels, group=G)``.
-    ``create_model("p4cnn", attention=name)`` places it after every convolution.
+    The class derives from :class:`PoseAttention`, or from :class:`AttentionLayer` if it has no mask, and is constructed
+    as ``cls(channels, group=G)``, with the options of networks that it names. ``create_model("p4cnn", attention=name)``
+    places it after every convolution, or with ``on_input`` before every convolution.
 
     Example::
 
-        @register_attention("gate")
-        class Gate(PoseAttention):
+        @register_attention("above_mean")
+        class AboveMean(PoseAttention):
             def mask(self, x: Tensor) -> Tensor:
                 return torch.sigmoid(x - x.mean(2, keepdim=True))
     """
 
     def register(form: Form) -> Form:
-        if not (isinstance(form, type) and issubclass(form, PoseAttention)):
-            raise ValueError(f"register_attention expects a subclass of PoseAttention, got {form!r}.")
+        if not (isinstance(form, type) and issubclass(form, AttentionLayer)):
+            raise ValueError(f"register_attention expects a subclass of PoseAttention or AttentionLayer, got {form!r}.")
         if name in RESERVED:
             raise ValueError(f"{name!r} is the name of a built-in choice of attention; choose another one.")
         ATTENTIONS.add(name, form)

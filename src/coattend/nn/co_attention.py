@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,7 @@ class CoAttention(PoseAttention):
     CoAttention(10, group=C4, structure='group')
     """
 
+    slice_parameters: ClassVar[Mapping[str, int]] = {"weight": 0}
     index: Tensor | None
 
     def __init__(

@@ -14,7 +14,7 @@ from coattend.functional.pose_blocks import PoseBlocks, blocks_are_faster
 from coattend.functional.tables import BlockTables, GroupTables, group_tables
 from coattend.groups import Filters, FiniteGroup
 from coattend.nn._conv_base import Device, PoseConv2d
-from coattend.nn.attention import PoseAttention
+from coattend.nn.attention import AttentionLayer
 from coattend.nn.co_attention import CoAttention, Structure
 
 
@@ -235,7 +235,7 @@ class ProjectionConv2d(PoseConv2d):
             device=device,
             dtype=dtype,
         )
-        self.attention: PoseAttention | None = None
+        self.attention: AttentionLayer | None = None
         if attention:
             self.attention = CoAttention(
                 self.out_channels, self.group, structure, init_std=self.init_std, device=device, dtype=dtype

@@ -101,6 +101,7 @@ def attended_convolutions(model: nn.Module, x: Tensor) -> dict[str, str]:
     """Return ``{attention layer: convolution}``: whose responses each attention weighs, by name.
 
     This is the last convolution that started before the attention, be it one before it or the one that contains it.
+    Forms that networks place on the input of a convolution weigh no responses.
     """
     layers = (PoseAttention, PoseConv2d)
     with evaluating(model), recording(model, lambda call: call, layers, before=True) as calls:
@@ -109,7 +110,7 @@ def attended_convolutions(model: nn.Module, x: Tensor) -> dict[str, str]:
     for call in calls:
         if isinstance(call.layer, PoseConv2d):
             last = call.name
-        elif last is not None:
+        elif last is not None and not call.layer.on_input:
             attended[call.name] = last
     return attended
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,15 @@ from coattend.functional.tables import SliceTables, slice_tables
 from coattend.groups import Filters, FiniteGroup
 from coattend.nn._conv_base import Device, PoseConv2d
 from coattend.nn.attention import PoseAttention, attend_gathered
+from coattend.nn.checks import check_choice
 from coattend.nn.co_attention import CoAttention, Structure
+from coattend.nn.gate import SliceGate2d
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+Score = Literal["co-attention", "gate"]
 
 
 class SliceCoAttentiveConv2d(PoseConv2d):
@@ -29,11 +34,15 @@ class SliceCoAttentiveConv2d(PoseConv2d):
     - t: the relative pose, the filter's group axis; g': the output pose; the input pose they read is g' t
     - A_{o,t}: co-attention over g', one vector per output channel and slice
     - ``relative=T``: the sum is over t in T only, and so are convolution and attention
-    - ``attention``: the :class:`CoAttention` that is applied; another module in its place gets and returns responses
-      (batch, out * |T|, group, height', width'). A CoAttention without hooks needs no gathered copy of them.
+    - ``score="gate"``: ``y[o, g] = sum_t (1 - alpha[o, t, g]) z[o, t, g] + b[o]`` with the responses z of the slices,
+      where :class:`SliceGate2d` computes alpha from statistics of z: the attentive group convolution of [RB20] with one
+      weight per relative pose instead of one per input channel and relative pose
+    - ``attention``: the :class:`CoAttention` or :class:`SliceGate2d` that is applied; another module in its place gets
+      and returns responses (batch, out * |T|, group, height', width'). A CoAttention without hooks needs no gathered
+      copy of them.
 
     Shapes: as GroupConv2d; weight (out, in, group, k, k), attention.weight (out * group, group), channel o * order + t;
-    with |T| slices instead of one per element where ``relative`` is given.
+    with |T| slices instead of one per element where ``relative`` is given. Gates: see :class:`GroupGate2d`.
     Differs from the paper: Eq. 10 attends after the sum. The parameter counts of the paper's DREN rows and of a-p4-CNN
     fit one attention vector per slice to the last digit, so this form is what reproduces them.
 
@@ -43,7 +52,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
 
     filter_on_group = True
     input_on_group = True
-    parameters_per_pose = ("weight", "attention.weight")
+    attention: CoAttention | SliceGate2d
     poses: Tensor
     rows: list[int]  # see slice_tables
 
@@ -62,6 +71,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
         filters: Filters = "free",
         relative: Iterable[int] | None = None,
         structure: Structure = "group",
+        score: Score = "co-attention",
         *,
         device: Device = None,
         dtype: torch.dtype | None = None,
@@ -82,10 +92,17 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             device=device,
             dtype=dtype,
         )
-        channels = self.out_channels * len(self.relative)
-        self.attention = CoAttention(
-            channels, self.group, structure, init_std=self.init_std, device=device, dtype=dtype
-        )
+        check_choice(self, "score", score, get_args(Score))
+        slices = len(self.relative)
+        channels = self.out_channels * slices
+        if score == "gate":
+            self.attention = SliceGate2d(
+                channels, self.group, filters=filters, slices=slices, device=device, dtype=dtype
+            )
+        else:
+            self.attention = CoAttention(
+                channels, self.group, structure, init_std=self.init_std, device=device, dtype=dtype
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
@@ -115,18 +132,25 @@ class SliceCoAttentiveConv2d(PoseConv2d):
         """See :attr:`PoseConv2d.filter_groups`: one for every pose of the input."""
         return self.groups * self.group.order
 
+    @property
+    def parameters_per_pose(self) -> tuple[str, ...]:
+        """See :attr:`PoseConv2d.parameters_per_pose`."""
+        of_attention = getattr(self.attention, "slice_parameters", CoAttention.slice_parameters)
+        return ("weight", *(f"attention.{name}" for name in of_attention))
+
     def restricted(self, relative: Iterable[int]) -> Self:
         """See :meth:`PoseConv2d.restricted`; the attention of a slice goes with it."""
         layer = super().restricted(relative)
-        layer.attention.channels = len(layer.attention.weight)
+        layer.attention.channels = layer.out_channels * len(layer.relative)
         return layer
 
     def _selected_parameters(self, index: Tensor) -> dict[str, Tensor]:
-        vectors = self.attention.weight.unflatten(0, (self.out_channels, len(self.relative)))
-        return {
-            **super()._selected_parameters(index),
-            "attention.weight": vectors.index_select(1, index).flatten(0, 1),
-        }
+        selected = super()._selected_parameters(index)
+        for name, axis in self.attention.slice_parameters.items():
+            parameter = self.attention.get_parameter(name)
+            slices = parameter.unflatten(axis, (-1, len(self.relative)))
+            selected[f"attention.{name}"] = slices.index_select(axis + 1, index).flatten(axis, axis + 1)
+        return selected
 
     def _attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
         attention: nn.Module = self.attention

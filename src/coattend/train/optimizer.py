@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from coattend.nn import PoseAttention, PoseConv2d
+from coattend.nn import AttentionLayer, PoseConv2d
 from coattend.train.recipe import Recipe
 
 
@@ -28,9 +28,9 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     Attention vectors, norms and biases are not decayed unless the recipe says so. Attention vectors have two axes: a
     rule such as ``p.ndim < 2`` does not match them.
     """
-    attention = _parameters_of(model, PoseAttention)
+    attention = _parameters_of(model, AttentionLayer)
     norms = _parameters_of(model, _BatchNorm)
-    inside = {id(part) for m in model.modules() if isinstance(m, PoseAttention) for part in m.modules()}
+    inside = {id(part) for m in model.modules() if isinstance(m, AttentionLayer) for part in m.modules()}
     layers = [m for m in model.modules() if isinstance(m, (PoseConv2d, nn.Linear, nn.Conv2d)) and id(m) not in inside]
     head = {id(p) for last in layers[-1:] for p in last.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
