@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pytest
@@ -39,19 +40,33 @@ def ready(model: nn.Module, *shape: int) -> nn.Module:
 def check(model: nn.Module, *shape: int) -> torch.fx.GraphModule:
     model = ready(model, *shape)
     frozen = freeze(model)
+    stored = saved_and_loaded(frozen)
     for batch in (1, 3):
         x = torch.randn(batch, *shape)
-        before = x.clone()
-        torch.testing.assert_close(frozen(x), model(x), rtol=1e-11, atol=1e-11)
+        before, expected = x.clone(), model(x)
+        for network in (frozen, stored):
+            torch.testing.assert_close(network(x), expected, rtol=1e-11, atol=1e-11)
         assert torch.equal(x, before)
-    assert {type(m).__module__.partition(".")[0] for m in frozen.modules()} == {"torch"}
-    for node in frozen.graph.nodes:
-        if node.op == "call_function":
-            assert node.target is getattr or (node.target.__module__ or "torch").partition(".")[0] in (
-                "torch",
-                "_operator",
-            )
+    check_is_plain_torch(stored)
     return frozen
+
+
+def saved_and_loaded(frozen: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    content = io.BytesIO()
+    torch.save(frozen, content)
+    content.seek(0)
+    return torch.load(content, weights_only=False)
+
+
+def check_is_plain_torch(frozen: torch.fx.GraphModule) -> None:
+    assert {type(m).__module__.partition(".")[0] for m in frozen.modules()} == {"torch"}
+    for module in frozen.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            if node.op == "call_function":
+                assert node.target is getattr or (node.target.__module__ or "torch").partition(".")[0] in (
+                    "torch",
+                    "_operator",
+                )
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -1,14 +1,14 @@
-"""Attention over poses in a frozen network: one product of small matrices and a few element-wise operations."""
+"""Attention over poses in a frozen network: a fused unit in PyTorch, a few standard operations for other engines."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx, nn
 
+from coattend.export.fused import FrozenAttention, FrozenSliceConv2d, slice_index
 from coattend.export.graph import Fold, Value
 from coattend.export.trace import add_operations
 from coattend.nn import AttentionLayer, PoseAttention
@@ -23,15 +23,23 @@ BATCH_AND_PLANE = (0, 2, 3)  # axes of an image
 def co_attention(builder: Builder, matrices: Tensor, value: Value) -> Value:
     """Return ``exp(l - max l) * x`` with logits ``l = x A / n`` for a folded map."""
     order = matrices.shape[-1]
-    planes = contiguous_planes(builder, builder.folded(value, order))
+    planes = builder.folded(value, order)
+    if builder.eager and not builder.masks:
+        unit = FrozenAttention(matrices)
+        node = builder.module(builder.name, unit, planes)
+        return Value(node, order, _fold_through(value.fold, unit.matrices), owned=True, unit=unit)
     constant, mask = co_attention_mask(builder, matrices, planes)
     if builder.masks:
         builder.extra_outputs[f"mask:{builder.name}"] = builder.unfolded(mask, order)
-    product = builder.inplace("mul_", mask, planes)
-    fold = None
-    if value.fold is not None and not value.fold.matrices:
-        fold = replace(value.fold, matrices=((constant, torch.arange(len(constant))),))
-    return Value(product, order, fold, owned=True)
+    product = builder.call(torch.mul, mask, planes)
+    return Value(product, order, _fold_through(value.fold, constant), owned=True)
+
+
+def _fold_through(fold: Fold | None, matrices: Tensor) -> Fold | None:
+    """Return what a norm after attention can be folded into, given the same for the input of the attention."""
+    if fold is None or fold.matrices:
+        return None
+    return replace(fold, matrices=((matrices, torch.arange(len(matrices))),))
 
 
 def traced_attention(builder: Builder, layer: AttentionLayer, value: Value) -> Value:
@@ -65,32 +73,22 @@ def _example(layer: AttentionLayer) -> Tensor:
 
 
 def co_attention_by_slice(
-    builder: Builder, matrices: Tensor, conv: nn.Conv2d, planes: fx.Node, index: Tensor, offset: Tensor
+    builder: Builder, matrices: Tensor, conv: nn.Conv2d, value: Value, rows: list[int], bias: Tensor | None
 ) -> Value:
-    """Attend to each filter slice and sum the slices and the offset, one slice after the other.
-
-    What is gathered for one slice is still in the cache when it is added, and small enough for the allocator to keep.
+    """Convolve, attend to each filter slice and sum the slices, in one unit.
 
     - matrices: (channels * slices, group, group)
-    - planes: the output of ``conv``
-    - index: the plane of each (channel, slice, pose)
-    - offset: (channels * group, 1, 1), added to the sum
+    - conv: the convolution of the planes, one channel group per input pose
+    - rows: the plane of each (slice, pose) of the first output channel
     """
-    channels, slices, order = index.shape
-    planes = contiguous_planes(builder, planes)
-    total = builder.tensor(f"{builder.name}.offset", offset)
-    constants = []
-    for number, of_slice in enumerate(matrices.unflatten(0, (channels, slices)).unbind(1)):
-        selected = builder.tensor(f"{builder.name}.planes", index[:, number].flatten())
-        responses = builder.call(torch.index_select, planes, 1, selected)
-        constant, mask = co_attention_mask(builder, of_slice, responses)
-        constants.append((constant, torch.arange(channels)))
-        if number == 0:
-            total = builder.inplace("add_", builder.inplace("mul_", mask, responses), total)
-        else:
-            total = builder.inplace("addcmul_", total, mask, responses)
-    fold = Fold(conv, slice_of_plane(index) // slices, tuple(constants), offset)
-    return Value(total, order, fold, owned=True)
+    order = matrices.shape[-1]
+    unit = FrozenSliceConv2d(conv, matrices, bias, rows)
+    node = builder.module(builder.name, unit, builder.folded(value, order))
+    numbers = torch.arange(len(matrices)) // unit.slices
+    fold = Fold(
+        conv, slice_of_plane(slice_index(conv, rows, order)) // unit.slices, ((unit.matrices, numbers),), unit.offset
+    )
+    return Value(node, order, fold, owned=True, unit=unit)
 
 
 def slice_of_plane(index: Tensor) -> Tensor:
@@ -101,25 +99,13 @@ def slice_of_plane(index: Tensor) -> Tensor:
 
 
 def co_attention_mask(builder: Builder, matrices: Tensor, planes: fx.Node) -> tuple[Tensor, fx.Node]:
-    """Return the mask of planes (batch, channels * order, height, width), and the constant that it is computed with.
-
-    In PyTorch, the logits are a product of small matrices and the mask a power of 2, which are fastest there; elsewhere
-    a grouped 1x1 convolution and a power of e.
-    """
+    """Return the mask of planes (batch, channels * order, height, width), and the constant that it is computed with."""
     channels, order, _ = matrices.shape
-    factor = 1 / math.log(2) if builder.eager else 1.0
-    constant = (matrices.detach().double().mT * (factor / order)).to(matrices.dtype).contiguous()
-    if builder.eager:
-        by_pose = builder.call(torch.flatten, builder.unfolded(planes, order), 3)
-        logits = builder.call(torch.matmul, builder.tensor(f"{builder.name}.matrices", constant), by_pose)
-    else:
-        conv = nn.Conv2d(channels * order, channels * order, 1, groups=channels, bias=False, device="meta")
-        conv.weight = nn.Parameter(constant.view(-1, order, 1, 1), requires_grad=False)
-        logits = builder.unfolded(builder.module(f"{builder.name}.logits", conv, planes), order)
-    below = builder.inplace("sub_", logits, builder.call(torch.amax, logits, 2, keepdim=True))
-    if builder.eager:
-        mask = builder.inplace("exp2_", below)
-        return constant, builder.call(torch.reshape, mask, builder.call(getattr, planes, "shape"))
+    constant = (matrices.detach().double().mT / order).to(matrices.dtype).contiguous()
+    conv = nn.Conv2d(channels * order, channels * order, 1, groups=channels, bias=False, device="meta")
+    conv.weight = nn.Parameter(constant.view(-1, order, 1, 1), requires_grad=False)
+    logits = builder.unfolded(builder.module(f"{builder.name}.logits", conv, planes), order)
+    below = builder.call(torch.sub, logits, builder.call(torch.amax, logits, 2, keepdim=True))
     return constant, builder.call(torch.flatten, builder.call(torch.exp, below), 1, 2)
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from coattend.export.attention_rules import co_attention_by_slice, contiguous_planes, slice_of_plane
+from coattend.export.fused import slice_index
 from coattend.export.graph import Fold, Value
 from coattend.export.rules import apply_rule, freeze_layer, frozen_copy
-from coattend.functional.attention import plane_index
 from coattend.nn import CoAttention, GroupConv2d, LiftingConv2d, PoseConv2d, ProjectionConv2d, SliceCoAttentiveConv2d
 
 if TYPE_CHECKING:
@@ -73,18 +73,15 @@ def freeze_projection_conv(layer: ProjectionConv2d, builder: Builder, name: str,
 @freeze_layer.register(SliceCoAttentiveConv2d)
 def freeze_slice_conv(layer: SliceCoAttentiveConv2d, builder: Builder, name: str, value: Value) -> Value:
     """Convolve each input pose with its filter slices, attend to each slice, and sum the slices."""
-    order, slices = layer.group.order, len(layer.relative)
-    conv = _plain_conv(layer)
+    order, conv = layer.group.order, _plain_conv(layer)
+    attention: nn.Module = layer.attention
+    if builder.eager and not builder.masks and isinstance(attention, CoAttention) and _is_plain(attention):
+        return co_attention_by_slice(builder.named(name), attention.matrix(), conv, value, layer.rows, layer.bias)
     planes = builder.module(name, conv, _pose_major(builder, builder.folded(value, order), order))
-    example = torch.empty(0, conv.out_channels, 1, 1)
-    index = plane_index(example, layer.rows, channel_step=slices).unflatten(0, (-1, slices, order))
     bias = layer.weight.new_zeros(layer.out_channels) if layer.bias is None else layer.bias
     offset = bias.detach().repeat_interleave(order)[:, None, None]
-    inside = builder.named(f"{name}.attention")
-    attention: nn.Module = layer.attention
-    if builder.eager and isinstance(attention, CoAttention) and _is_plain(attention):
-        return co_attention_by_slice(inside, attention.matrix(), conv, planes, index, offset)
-    return _attend_to_slices(inside, attention, conv, planes, index, offset)
+    index = slice_index(conv, layer.rows, order)
+    return _attend_to_slices(builder.named(f"{name}.attention"), attention, conv, planes, index, offset)
 
 
 def _is_plain(attention: CoAttention) -> bool:
@@ -97,7 +94,9 @@ def _attend_to_slices(
 ) -> Value:
     """Gather all filter slices as channels of one map, attend to it, and sum the slices and the offset.
 
-    The arguments are those of ``co_attention_by_slice``, with a layer of any form instead of matrices.
+    - planes: the output of ``conv``
+    - index: the plane of each (channel, slice, pose)
+    - offset: (channels * group, 1, 1), added to the sum
     """
     _, slices, order = index.shape
     selected = builder.tensor(f"{builder.name}.planes", index.flatten())

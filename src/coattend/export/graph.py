@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from coattend.export import attention_rules
+from coattend.export.fused import FrozenUnit
 from coattend.nn import AttentionLayer
 
 
@@ -137,7 +138,7 @@ class Fold:
 
     - channels: for each output plane of the convolution, the channel of the value
     - matrices: attention matrices, each tensor with the channel of the value for each matrix in it
-    - offset: the constant (planes, 1, 1) that is added at the end
+    - offset: the constant that is added at the end, one for each channel or plane
     """
 
     conv: nn.Conv2d
@@ -168,7 +169,7 @@ class Fold:
         if self.offset is None:
             return shift
         poses = len(self.offset) // len(scale)
-        scales, shifts = (t.repeat_interleave(poses)[:, None, None] for t in (scale, shift))
+        scales, shifts = (t.repeat_interleave(poses).view_as(self.offset) for t in (scale, shift))
         self.offset.copy_(self.offset.double() * scales + shifts)
         return None
 
@@ -180,13 +181,15 @@ class Value:
     - poses: the value is a map, folded into (batch, channels * poses, height, width); None if it is what it was
     - fold: what a batch norm after the value can be folded into, None for nothing
     - owned: whether no other node reads the value, so that it may be overwritten
+    - unit: the module whose output the value is, if an offset or a ReLU after it can become part of the module
     """
 
     node: fx.Node
     poses: int | None = None
     fold: Fold | None = None
     owned: bool = False
+    unit: FrozenUnit | None = None
 
     def shared(self) -> Value:
         """Return the same value for several readers: neither its constants nor its content may change."""
-        return replace(self, fold=None, owned=False)
+        return replace(self, fold=None, owned=False, unit=None)

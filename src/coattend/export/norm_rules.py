@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,10 +74,15 @@ def freeze_layer_norm(layer: GroupLayerNorm2d, builder: Builder, name: str, valu
 
 def _fold(builder: Builder, name: str, value: Value, fold: Fold, scale: Tensor, shift: Tensor) -> Value:
     remainder = fold.apply(scale, shift)
+    folded = replace(value, fold=None if fold.matrices else fold, owned=True)
     if remainder is None:
-        return Value(value.node, value.poses, None if fold.matrices else fold, owned=True)
-    offset = remainder.repeat_interleave(value.poses or 1)[:, None, None].to(fold.conv.weight.dtype)
-    node = builder.inplace("add_", value.node, builder.tensor(f"{name}.shift", offset))
+        return folded
+    offset = remainder.to(fold.conv.weight.dtype)
+    if value.unit is not None:
+        value.unit.offset = offset
+        return folded
+    planes = offset.repeat_interleave(value.poses or 1)[:, None, None]
+    node = builder.inplace("add_", value.node, builder.tensor(f"{name}.shift", planes))
     return Value(node, value.poses, owned=True)
 
 

@@ -111,7 +111,8 @@ def export_frozen(
     frozen.metadata = describe_input(network, images)  # type: ignore[assignment]
     content = io.BytesIO()
     torch.save(frozen, content)
-    return _write_certified(network, without_gradients(frozen), images, content.getvalue(), path)
+    stored = torch.load(io.BytesIO(content.getvalue()), weights_only=False)  # standard operations only
+    return _write_certified(network, without_gradients(stored), images, content.getvalue(), path)
 
 
 def _write_certified(network: nn.Module, exported: Network, images: Input, content: bytes, path: Path) -> Certificate:

@@ -91,7 +91,10 @@ for idle in (*DROPOUTS, nn.Identity):
 
 @freeze_layer.register(nn.ReLU)
 def freeze_relu(layer: nn.ReLU, builder: Builder, name: str, value: Value) -> Value:
-    """Overwrite the input where no other node reads it."""
+    """Let the unit before it apply it, or overwrite the input where no other node reads it."""
+    if value.unit is not None:
+        value.unit.relu = True
+        return replace(value, fold=None, unit=None)
     relu = nn.ReLU(inplace=value.owned or layer.inplace)
     return Value(builder.module(name, relu, value.node), value.poses, owned=value.owned or not layer.inplace)
 

@@ -1,0 +1,145 @@
+"""Attention of frozen networks: the operators of this library where it is installed, torch functions in files.
+
+The modules of this file are pickled as graphs of torch functions, so that ``torch.save`` writes a frozen network that
+needs no library, and the tools of torch.fx see those functions as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from coattend.functional.attention import attend, attend_slices, plane_index
+from coattend.functional.planes import RESPONSE_BYTES, batch_parts
+
+
+class FrozenUnit(nn.Module):
+    """Base class: ``forward`` uses fused operators, ``standard`` computes the same by functions of torch.
+
+    - matrices: of co-attention, (channels, group, group)
+    - offset: (output channels,), added at the end, or None
+    - relu: whether a ReLU follows
+    """
+
+    matrices: Tensor
+    offset: Tensor | None
+
+    def __init__(self, matrices: Tensor, offset: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("matrices", matrices.detach().clone())
+        self.register_buffer("offset", None if offset is None else offset.detach().clone())
+        self.relu = False
+
+    def forward(self, planes: Tensor) -> Tensor:
+        """Return planes (batch, channels * group, height, width)."""
+        return self.standard(planes) if is_traced(planes) else self.fused(planes)
+
+    def fused(self, planes: Tensor) -> Tensor:
+        """Compute with the operators of this library."""
+        raise NotImplementedError
+
+    def standard(self, planes: Tensor) -> Tensor:
+        """Compute with functions of torch; torch.fx traces this method."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        traced = fx.symbolic_trace(self).eval()
+        for node in traced.graph.nodes:
+            node.type = None  # annotations are strings here, and torch.fx looks for objects of that name
+        traced.recompile()
+        return traced.__reduce__()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenUnit:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return copied
+
+    def _logit_matrices(self) -> Tensor:
+        """Return the matrices that give logits of base 2, target pose first."""
+        order = self.matrices.shape[-1]
+        return (self.matrices.double().mT / (order * math.log(2))).to(self.matrices.dtype).contiguous()
+
+    def _finish(self, planes: Tensor) -> Tensor:
+        """Add the offset to planes that may be overwritten, and apply the ReLU."""
+        if self.offset is not None:
+            planes = planes.add_(self.offset.repeat_interleave(self.matrices.shape[-1])[:, None, None])
+        return planes.relu_() if self.relu else planes
+
+
+class FrozenAttention(FrozenUnit):
+    """Co-attention, an offset, and perhaps a ReLU."""
+
+    def fused(self, planes: Tensor) -> Tensor:
+        """See :meth:`FrozenUnit.fused`."""
+        by_pose = planes.unflatten(1, (-1, self.matrices.shape[-1]))
+        return self._finish(attend(by_pose, self.matrices).flatten(1, 2))
+
+    def standard(self, planes: Tensor) -> Tensor:
+        """See :meth:`FrozenUnit.standard`."""
+        planes = planes.contiguous()
+        return self._finish(standard_mask(planes, self._logit_matrices()).mul_(planes))
+
+
+class FrozenSliceConv2d(FrozenUnit):
+    """A grouped convolution, co-attention to each filter slice, their sum, an offset, and perhaps a ReLU.
+
+    - conv: the convolution, one channel group per input pose
+    - rows: the plane of each (slice, pose) of the first output channel, see ``attend_slices``
+    """
+
+    def __init__(self, conv: nn.Conv2d, matrices: Tensor, offset: Tensor | None, rows: list[int]) -> None:
+        super().__init__(matrices, offset)
+        self.conv = conv
+        self.rows = list(rows)
+        self.slices = len(self.rows) // matrices.shape[-1]
+
+    def fused(self, planes: Tensor) -> Tensor:
+        """See :meth:`FrozenUnit.fused`; in parts of the batch whose responses stay in the cache."""
+        positions = planes.shape[-2:].numel() // math.prod(self.conv.stride)
+        image_bytes = self.conv.out_channels * positions * planes.element_size()
+        attended = [
+            attend_slices(self.conv(part), self.matrices, self.rows, self.slices)
+            for part in batch_parts(self._by_pose(planes), image_bytes, RESPONSE_BYTES)
+        ]
+        return self._finish((torch.cat(attended) if len(attended) > 1 else attended[0]).flatten(1, 2))
+
+    def standard(self, planes: Tensor) -> Tensor:
+        """See :meth:`FrozenUnit.standard`; one slice after the other, which keeps what is gathered in the cache."""
+        responses = self.conv(self._by_pose(planes)).contiguous()
+        index = slice_index(self.conv, self.rows, self.matrices.shape[-1]).to(self.matrices.device)
+        matrices = self._logit_matrices().unflatten(0, (-1, self.slices))
+        total: Any = None
+        for number in range(self.slices):
+            of_slice = torch.index_select(responses, 1, index[:, number].flatten())
+            mask = standard_mask(of_slice, matrices[:, number].contiguous())
+            total = mask.mul_(of_slice) if total is None else total.addcmul_(mask, of_slice)
+        return self._finish(total)
+
+    def _by_pose(self, planes: Tensor) -> Tensor:
+        """Return planes ordered by pose, then channel: one block of channels per pose for the grouped convolution."""
+        by_pose = planes.unflatten(1, (-1, self.matrices.shape[-1])).transpose(1, 2).flatten(1, 2)
+        return by_pose.contiguous(memory_format=torch.channels_last)
+
+
+def is_traced(x: object) -> bool:
+    """Return whether torch.fx records what happens to a value."""
+    return isinstance(x, fx.Proxy)
+
+
+def standard_mask(planes: Tensor, matrices: Tensor) -> Tensor:
+    """Return the mask of contiguous planes for matrices of logits of base 2, in a tensor of its own."""
+    by_pose = planes.unflatten(1, (-1, matrices.shape[-1])).flatten(3)
+    logits = torch.matmul(matrices, by_pose)
+    return logits.sub_(logits.amax(2, keepdim=True)).exp2_().reshape(planes.shape)
+
+
+def slice_index(conv: nn.Conv2d, rows: list[int], order: int) -> Tensor:
+    """Return the plane of each (output channel, slice, pose) in the output of the convolution of filter slices."""
+    slices = len(rows) // order
+    example = torch.empty(0, conv.out_channels, 1, 1)
+    return plane_index(example, rows, channel_step=slices).unflatten(0, (-1, slices, order))
