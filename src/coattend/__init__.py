@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from coattend.models import push_model as push_model
     from coattend.models import register_model as register_model
     from coattend.models import save_model as save_model
+    from coattend.models import turned as turned
     from coattend.nn.attention import register_attention as register_attention
     from coattend.nn.observe import attention_masks as attention_masks
 
@@ -54,6 +55,7 @@ _PUBLIC = {
         "push_model",
         "register_model",
         "save_model",
+        "turned",
     ),
     "nn": (),
     "nn.attention": ("register_attention",),

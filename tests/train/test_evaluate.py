@@ -289,3 +289,23 @@ def test_a_file_without_its_recipe_is_tested_on_what_is_given(tmp_path: Path) ->
     with pytest.raises(RunError, match="does not name its training data; choose the images with --data"):
         evaluated(str(run), None)
     assert len(evaluated(str(run), "own").labels) == 3  # its provenance tells that these are the training images
+
+
+def test_turned_copies_are_a_line_of_their_own(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = evaluated(str(run), None, 3)
+    assert report.turned is not None
+    images = load_data("own").test.images.float()
+    with torch.no_grad():
+        expected = ca.turned(load_trained(run).eval(), 3)(images).argmax(1)
+    assert report.turned.predictions.tolist() == expected.tolist()
+    plain = evaluated(str(run), None)
+    assert plain.turned is None
+    assert report.evaluation.error == plain.evaluation.error
+    assert coattend(monkeypatch, "evaluate", run, "--turns", "3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"averaged over 3 turned copies of each image: {report.turned.error:.2f}%" in "\n".join(lines)
+    assert any(line.startswith(f"test error {plain.evaluation.error:.2f}%") for line in lines)
+    with pytest.raises(ValueError, match="turns must be a whole number of at least 1, got 0"):
+        evaluated(str(run), None, 0)

@@ -125,7 +125,7 @@ def compare(
 
 
 @app.command
-def evaluate(run: Run, data: Data = None, errors: File = None) -> int:
+def evaluate(run: Run, data: Data = None, errors: File = None, turns: int = 1) -> int:
     """Test a trained network: error, loss, recall and errors of every class, and equivariance error on real images.
 
     Example: coattend evaluate runs/mini/p4cnn/quick/seed0
@@ -135,11 +135,12 @@ def evaluate(run: Run, data: Data = None, errors: File = None) -> int:
         data: Other images, with classes of the same names: a dataset's name, a folder or an .npz. All images of a
             folder without splits are tested. By default the test split of the data that the network was trained on.
         errors: Write the misclassified images into this CSV: path, truth, answer, confidence.
+        turns: Also average over so many turned copies of each image; both errors are printed, classes are of one copy.
     """
     from coattend.report.lines import evaluation_lines
     from coattend.train.evaluate import evaluate_classifier
 
-    evaluation = evaluate_classifier(run, data)
+    evaluation = evaluate_classifier(run, data, turns)
     for line in evaluation_lines(evaluation):
         say(line)
     if errors is not None:

@@ -91,7 +91,7 @@ def _rotate(x: Tensor, generator: Generator, degrees: float) -> Tensor:
 
 
 def rotate_batch(x: Tensor, angle: Tensor) -> Tensor:
-    """Rotate each image counter-clockwise by its angle in radians."""
+    """Rotate each image counter-clockwise by its angle in radians, or all by one."""
     height, width = x.shape[-2:]
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     # Rows run downward, and affine_grid measures each axis in halves of its own length.
@@ -146,7 +146,8 @@ def _symmetric(x: Tensor, generator: Generator, *shape: int) -> Tensor:
 def _sample(x: Tensor, theta: Tensor, mode: str, padding_mode: str, moved: Tensor | float = 0.0) -> Tensor:
     if not x.is_floating_point():
         raise ValueError(f"augmentation that interpolates expects floating-point images, got {x.dtype}; use x.float().")
-    grid = F.affine_grid(theta, list(x.shape), align_corners=False) + moved
+    grid = F.affine_grid(theta, [theta.shape[0], *x.shape[1:]], align_corners=False) + moved
+    grid = grid.expand(x.shape[0], -1, -1, -1)
     return F.grid_sample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=False)
 
 

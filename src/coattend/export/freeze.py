@@ -12,7 +12,9 @@ from torch import fx, nn
 
 from coattend.export import conv_rules, norm_rules  # noqa: F401 - importing them registers their rules
 from coattend.export.graph import Builder, Value
+from coattend.export.input import without_turns
 from coattend.export.rules import apply_rule, rule_class
+from coattend.models import EquivariantNetwork
 from coattend.models.classifier import Classifier
 
 # Functions and methods that treat all elements alike, so that they can be applied to folded maps.
@@ -54,8 +56,9 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
             f"freeze expects a network in evaluation mode, but {training[0]} is in training mode, where norms follow "
             "each batch and dropout is random; call model.eval() first."
         )
-    if builder.image_shape is None and isinstance(model, Classifier):
-        builder.image_shape = model.image_shape
+    single = without_turns(model)
+    if builder.image_shape is None and isinstance(single, (Classifier, EquivariantNetwork)):
+        builder.image_shape = single.image_shape
     try:
         graph = LayerTracer().trace(model)
     except (fx.proxy.TraceError, TypeError) as error:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coattend.equivariance.exactness import in_channels_of
 from coattend.models import EquivariantNetwork, model_entry
 from coattend.models.classifier import Classifier
+from coattend.models.turned import TurnedNetwork
 from coattend.nn.observe import evaluating
 
 MOST_PIXELS = 2048
@@ -51,9 +52,10 @@ def input_of(network: nn.Module, size: int | None = None) -> Input:
     if dtypes - {torch.float32}:
         given = ", ".join(sorted(map(str, dtypes)))
         raise ValueError(f"export expects a network with float32 parameters, got {given}; call network.float() first.")
-    inner = network.network if isinstance(network, Classifier) else network
-    height, width = _image_size(network) if size is None else (size, size)
-    images = Input(PIXELS if isinstance(network, Classifier) else NORMALIZED, (in_channels_of(inner), height, width))
+    single = without_turns(network)
+    inner = single.network if isinstance(single, Classifier) else single
+    height, width = _image_size(single) if size is None else (size, size)
+    images = Input(PIXELS if isinstance(single, Classifier) else NORMALIZED, (in_channels_of(inner), height, width))
     _require_suitable(network, images)
     return images
 
@@ -63,10 +65,18 @@ def describe_input(network: nn.Module, images: Input) -> dict[str, str]:
     description = {"coattend.input": images.kind, "coattend.image_shape": json.dumps(images.shape)}
     if images.kind == PIXELS:
         description["coattend.input_range"] = "0-255"
-    if isinstance(network, Classifier):
-        description["coattend.classes"] = json.dumps(network.classes)
-        description["coattend.provenance"] = network.provenance
+    if isinstance(network, TurnedNetwork):
+        description["coattend.turned"] = json.dumps(network.copies.degrees)
+    single = without_turns(network)
+    if isinstance(single, Classifier):
+        description["coattend.classes"] = json.dumps(single.classes)
+        description["coattend.provenance"] = single.provenance
     return description
+
+
+def without_turns(network: nn.Module) -> nn.Module:
+    """Return the network that sees one image, of one that averages over turned copies."""
+    return network.model if isinstance(network, TurnedNetwork) else network
 
 
 def _image_size(network: nn.Module) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from coattend.equivariance import equivariance_error
 from coattend.equivariance.error import TOLERANCE
 from coattend.export.certificate import PROBES, SEED, STORED_OUTPUTS, Certificate
-from coattend.export.input import Input
+from coattend.export.input import Input, without_turns
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork
 from coattend.models.classifier import Classifier
@@ -62,7 +62,8 @@ def certify(original: nn.Module, network: Network, images: Input, content: str) 
     probes = images.probes(PROBES, SEED)
     with evaluating(original):
         expected = original(probes)
-    inner = original.network if isinstance(original, Classifier) else original
+    single = without_turns(original)
+    inner = single.network if isinstance(single, Classifier) else single
     config = inner.config if isinstance(inner, EquivariantNetwork) else None
     group = checked_group(original)
     certificate = Certificate(

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from coattend.export.certificate import KEY, Certificate
 from coattend.export.freeze import frozen_with_outputs
 from coattend.export.graph import Builder
-from coattend.export.input import Input, describe_input
+from coattend.export.input import Input, describe_input, without_turns
 from coattend.export.measurement import certify
 from coattend.export.onnx_check import onnx_digest, require_onnx, runner
 from coattend.models.classifier import Classifier
+from coattend.models.turned import TurnedNetwork
 
 if TYPE_CHECKING:
     import onnx
@@ -40,7 +41,8 @@ def onnx_model(network: nn.Module, images: Input, *, masks: bool = False, respon
             f"export_onnx writes networks that return one tensor, got {type(logits).__name__} from "
             f"{type(network).__name__}; pass freeze(network) to torch.onnx.export for others."
         )
-    inside = ":network." if isinstance(network, Classifier) else ":"
+    inside = ":model." if isinstance(network, TurnedNetwork) else ":"
+    inside += "network." if isinstance(without_turns(network), Classifier) else ""
     extra = [name.replace(inside, ":", 1) for name in builder.extra_outputs]
     with _quiet():
         program = torch.onnx.export(
@@ -59,10 +61,11 @@ def onnx_model(network: nn.Module, images: Input, *, masks: bool = False, respon
 
 def _with_narrow_preprocessing(network: nn.Module) -> nn.Module:
     """Let preprocessing compute in float32, which more engines support, unless it needs float64."""
-    if not isinstance(network, Classifier) or network.preprocessing.needs_float64:
+    single = without_turns(network)
+    if not isinstance(single, Classifier) or single.preprocessing.needs_float64:
         return network
     narrow = copy.deepcopy(network)
-    narrow.preprocessing.float()
+    without_turns(narrow).get_submodule("preprocessing").float()
     return narrow
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from coattend.data import Preprocessing
 from coattend.export.graph import Value
 from coattend.export.trace import add_operations
+from coattend.models.turned import TurnedCopies
 from coattend.nn import (
     AttentionLayer,
     GroupDropout2d,
@@ -100,12 +101,13 @@ def freeze_relu(layer: nn.ReLU, builder: Builder, name: str, value: Value) -> Va
 
 
 @freeze_layer.register(Preprocessing)
-def freeze_preprocessing(layer: Preprocessing, builder: Builder, name: str, value: Value) -> Value:
-    """Trace the steps, for images of one size: some of them divide by the number of pixels."""
+@freeze_layer.register(TurnedCopies)
+def freeze_for_one_size(layer: Preprocessing | TurnedCopies, builder: Builder, name: str, value: Value) -> Value:
+    """Trace what depends on the size: steps that divide by the number of pixels, rotations about the centre."""
     if builder.image_shape is None:
         raise ValueError(
             f"freeze needs the shape of the images for {type(layer).__name__} ({name}); freeze a "
-            "coattend.models.Classifier, which knows it."
+            "coattend.models.Classifier, which knows it, or export a file with size=."
         )
     pixels = builder.original(value)
     if builder.eager:

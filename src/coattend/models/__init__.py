@@ -26,3 +26,4 @@ from coattend.models.serialization import load_model as load_model
 from coattend.models.serialization import push_model as push_model
 from coattend.models.serialization import read_model_file as read_model_file
 from coattend.models.serialization import save_model as save_model
+from coattend.models.turned import turned as turned

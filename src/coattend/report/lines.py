@@ -38,6 +38,9 @@ def evaluation_lines(report: EvaluationReport) -> Iterator[str]:
         )
     precision = "" if report.precision == "32-true" else f", in {report.precision} as it was trained"
     yield f"test error {report.evaluation.error:.2f}%, loss {report.evaluation.loss:.4f}{precision}"
+    if report.turned is not None:
+        figures = f"{report.turned.error:.2f}%, loss {report.turned.loss:.4f}"
+        yield f"averaged over {report.turns} turned copies of each image: {figures}{precision}"
     yield from _recall_lines(trained.classes, report.confusion().tolist())
     verdict = "equivariant" if report.is_equivariant else "not equivariant; `coattend check` finds the cause"
     group = trained.network.acting_group.name

@@ -17,7 +17,7 @@ from coattend.data.catalog import HeldOut, load_held_out
 from coattend.data.images import convert_channels
 from coattend.data.rotated_mnist import are_mirrored
 from coattend.equivariance import equivariance_error
-from coattend.models import EquivariantNetwork
+from coattend.models import EquivariantNetwork, turned
 from coattend.models.classifier import Classifier, check_finite, load_trained
 from coattend.models.prediction import write_csv
 from coattend.models.records import RunError
@@ -50,13 +50,14 @@ class Evaluation:
         return 100 * (len(self.predictions) - self.correct) / len(self.predictions)
 
 
-def evaluate(fabric: Fabric, model: nn.Module, examples: Examples) -> Evaluation:
+def evaluate(fabric: Fabric, model: nn.Module, examples: Examples, batch: int = BATCH) -> Evaluation:
     """Classify a split; each process takes a part, and all return the whole result."""
     logits = []
+    dtype = next(model.parameters()).dtype
     with evaluating(model), fabric.autocast():
         images = examples.images.tensor_split(fabric.world_size)[fabric.global_rank]
-        for batch in images.split(BATCH):
-            logits.append(model(batch).float())
+        for part in images.split(batch):
+            logits.append(model(part.to(dtype)).float())
     gathered = _gathered(fabric, torch.cat(logits))
     predictions = gathered.argmax(1)
     correct = int((predictions == examples.labels).sum())  # counted, not averaged: errors stay exact fractions
@@ -89,6 +90,7 @@ class EvaluationReport:
     - same_data: the images are those that the network was trained on, by name or path
     - mirrored: they are digits, mirror images of those of the training
     - precision: of the evaluation, which is that of the training's own tests; not of the equivariance error
+    - turns, turned: a second evaluation, over so many turned copies of each image; None without one
     """
 
     path: str
@@ -100,6 +102,8 @@ class EvaluationReport:
     same_data: bool
     mirrored: bool
     precision: EvaluationPrecision
+    turns: int = 1
+    turned: Evaluation | None = None
 
     @property
     def is_equivariant(self) -> bool:
@@ -131,8 +135,14 @@ class EvaluationReport:
         return len(rows)
 
 
-def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
-    """Test a trained network on the test split of its own data, or on other images with classes of the same names."""
+def evaluate_classifier(path: str, data_name: str | None, turns: int = 1) -> EvaluationReport:
+    """Test a trained network on the test split of its own data, or on other images with classes of the same names.
+
+    With more than one turn, test it a second time, averaged over turned copies of each image
+    (:func:`coattend.models.turned`).
+    """
+    if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
+        raise ValueError(f"turns must be a whole number of at least 1, got {turns!r}.")
     trained = load_trained(path)
     own = trained.dataset
     if own is None and data_name is None:
@@ -150,11 +160,15 @@ def evaluate_classifier(path: str, data_name: str | None) -> EvaluationReport:
     images = convert_channels(held_out.split.images, trained.image_shape[0])
     examples = Examples(trained.preprocessing(images), labels)
     precision = _trained_precision(trained)
-    evaluation = evaluate(Fabric(accelerator="cpu", devices=1, precision=precision), trained.network, examples)
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+    evaluation = evaluate(fabric, trained.network, examples)
     check_finite(evaluation.confidences)
+    pixels = Examples(images.float(), labels)
+    average = evaluate(fabric, turned(trained, turns), pixels, max(1, BATCH // turns)) if turns > 1 else None
     error = network_error(trained.network, examples)
     mirrored = are_mirrored(own, data_name)
-    return EvaluationReport(path, trained, held_out, labels, evaluation, error, same, mirrored, precision)
+    outcome = (evaluation, error, same, mirrored, precision, turns, average)
+    return EvaluationReport(path, trained, held_out, labels, *outcome)
 
 
 def _trained_precision(trained: Classifier) -> EvaluationPrecision:
