@@ -242,10 +242,13 @@ def test_interpolation_is_not_called_a_fault_of_layers_that_are_sound() -> None:
     report = str(ca.diagnose(around(group="C8"), torch.randn(2, 1, 16, 16), "C8"))
     assert report.startswith("not equivariant to C8 beyond its 4 exact elements")
     assert "first fault" not in report
-    assert "first layer whose filters are interpolated: 0 (LiftingConv2d)" in report
-    assert 'filters="steerable", 5 x 5 kernels' in report
-    steerable = Sequential(nn.LiftingConv2d(1, 2, 3, "C8", filters="steerable"), nn.GroupPool("C8"))
-    assert "steerable" not in ca.diagnose(steerable, torch.randn(2, 1, 16, 16), "C8").fault.remedy
+    assert "first layer whose filters are turned by other angles: 0 (LiftingConv2d)" in report
+    assert 'filters="steerable", 5 x 5 kernels and smoother images reduce it' in report
+    for kernel, advice in ((3, "; 5 x 5 kernels and smoother images"), (5, "; smoother images")):
+        steerable = Sequential(nn.LiftingConv2d(1, 2, kernel, "C8", filters="steerable"), nn.GroupPool("C8"))
+        remedy = ca.diagnose(steerable, torch.randn(2, 1, 16, 16), "C8").fault.remedy
+        assert f"{advice} reduce it" in remedy
+        assert "steerable" not in remedy
     own = ca.diagnose(torch.nn.ReLU(), torch.randn(1, 2, 8, 16, 16), "C8")
     assert "interpolation in the measurement itself" in own.fault.remedy
 

@@ -272,7 +272,7 @@ def test_models_that_cannot_be_measured_are_refused() -> None:
             "p4cnn:width=2,group=C8",
             28,
             "p4cnn is NOT exactly equivariant to C8 on images of 28 x 28: C8 has 4 exact elements of 8, the others "
-            "interpolate",
+            "are approximate",
         ),
         ("z2cnn:width=2", 28, "z2cnn is a plain network, equivariant to translations only"),
     ],

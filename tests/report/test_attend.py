@@ -60,6 +60,15 @@ def test_every_kind_of_network_is_drawn(folders: dict[str, Path], model: str) ->
     assert moved in texts.replace("\n", " ")
 
 
+def test_pictures_of_steerable_filters_say_which_rows_are_interpolated() -> None:
+    network = create_model("a_p4cnn:attention=output,group=C8,width=1,filters=steerable,head=max").float().eval()
+    images = load_data("mini").test.images
+    one = Classifier(network, make_preprocessing(["scalar"]).fit(images), tuple("0123456789"), (1, 28, 28))
+    text = " ".join(text.get_text() for text in posed_views(one, images[0]).figure(1).texts).replace("\n", " ")
+    assert "The rows of the 4 exact elements are equal, so they moved with the input" in text
+    assert "The other rows are interpolated, and left out where they were outside of the frame" in text
+
+
 def test_a_plain_network_and_an_odd_image_are_told(folders: dict[str, Path], tmp_path: Path) -> None:
     picture = tmp_path / "wide.png"
     Image.new("RGB", (60, 40), (200, 30, 90)).save(picture)

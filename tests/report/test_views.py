@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import coattend as ca
+from coattend.data import load_data
 from coattend.groups.action import transform_image, transform_map
 from coattend.nn import CoAttention
 from coattend.report.attention_figure import arrow_field, mosaic
@@ -68,6 +69,30 @@ def test_networks_without_attention_show_responses() -> None:
     assert {view.group.order for view in plain} == {1}
     assert all(layer_picture(view, G).difference > 1e-2 for view in plain)
     assert len(arrow_field(plain[0], G, 28, 0)) == 0
+
+
+@pytest.mark.parametrize("name", ["p4cnn", "a_p4cnn"])
+def test_rows_of_steerable_filters_differ_little_between_quarter_turns(name: str) -> None:
+    G = ca.get_group("C8")
+    digit = load_data("mini").test.images[0].double() / 255
+    views = layer_views(network(name, group="C8", filters="steerable", head="max"), posed(digit, G))
+    assert len(views) == 7
+    for view in views:
+        drawn = layer_picture(view, G)
+        assert drawn.difference < 1e-10
+        assert 1e-10 < drawn.interpolated_difference < 0.5
+
+
+def test_interpolation_reads_nothing_outside_of_the_frame() -> None:
+    """A constant map stays the same where its turned frame covers it; corners that a turn moves out are left out."""
+    G = ca.get_group("C16")
+    for size in (1, 2, 4, 5, 9):
+        back = brought_back(torch.full((16, 1, 16, size, size), 0.7), G)
+        seen = back[~back.isnan()]
+        torch.testing.assert_close(seen, torch.full_like(seen, 0.7))
+        assert not back[0::4].isnan().any()
+        assert not back[:, :, :, size // 2, size // 2].isnan().any()
+        assert back[2, :, :, 0, 0].isnan().all() == (size > 2)
 
 
 def test_the_dominant_pose_turns_with_the_image() -> None:

@@ -174,6 +174,7 @@ def _interpolation_fault(calls: Sequence[MeasuredCall], errors: dict[int, float]
     if group.is_exact:
         return None
     turned = [c for c in calls if isinstance(c.module, PoseConv2d) and not c.module.group.is_exact]
+    layers = [c.module for c in turned if isinstance(c.module, PoseConv2d)]
     call = (turned or list(calls))[0]
     exact = set(group.exact_elements)
     worst = max(error for g, error in errors.items() if g not in exact)
@@ -181,14 +182,13 @@ def _interpolation_fault(calls: Sequence[MeasuredCall], errors: dict[int, float]
         f"expected for angles that do not move pixels onto pixels: {len(exact)} elements of {group.name} are exact, "
         f"the others approximate, with error {worst:.1e} for the module as a whole; "
     )
-    if not turned:
-        advice = (
-            "no layer interpolates its filters, so this is the error of the interpolation in the measurement itself."
-        )
+    if not layers:
+        advice = "no layer turns filters, so this is the error of the interpolation in the measurement itself."
     else:
-        advice = "5 x 5 kernels and smooth filters reduce it (docs/conventions.md has a table)."
-        if not all(c.module.is_steerable for c in turned):
-            advice = f'filters="steerable", {advice}'
+        steerable = [] if all(layer.is_steerable for layer in layers) else ['filters="steerable"']
+        larger = ["5 x 5 kernels"] if any(layer.kernel_size < 5 for layer in layers) else []
+        remedies = ", ".join([*steerable, *larger])
+        advice = f"{remedies}{' and ' * bool(remedies)}smoother images reduce it (docs/conventions.md has a table)."
     return Fault(call.name, type(call.module).__name__, worst, Cause.INTERPOLATION, approximate + advice)
 
 
@@ -245,7 +245,7 @@ class Diagnosis:
         elif self.fault.cause is Cause.INTERPOLATION:
             exact = len(self.group.exact_elements)
             head = f"not equivariant to {self.group.name} beyond its {exact} exact elements: {self._largest}"
-            first = f"first layer whose filters are interpolated: {layer}"
+            first = f"first layer whose filters are turned by other angles: {layer}"
         else:
             head = f"not equivariant to {self.group.name}: {self._largest}"
             first = f"first fault: {layer}, error {self.fault.error:.1e} on its own"

@@ -44,8 +44,9 @@ def is_exact(model: nn.Module, size: int | tuple[int, int]) -> bool:
     group among its layers, and so with every element. The result holds for other weights, too. The model, its mode and
     the state of torch's random generator do not change. The cost is that of a few passes of two images in float64.
 
-    False means "not shown": the model does not commute, it has interpolated filters (C8, D6), attention that is not
-    equivariant, no layer over a group, outputs that are constant or not finite, or it cannot be run in float64.
+    False means "not shown": the model does not commute, it has filters that turn by other angles than quarter turns
+    (C8, D6), attention that is not equivariant, no layer over a group, outputs that are constant or not finite, or it
+    cannot be run in float64.
     :func:`coattend.diagnose` finds the layer. A network over the trivial group is exact, because there is nothing to
     commute with, and invariant to nothing.
     """
@@ -64,8 +65,8 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
     acting = [group for group in groups if group.order > 1]
     for group in acting:
         if not group.is_exact:
-            exact = len(group.exact_elements)
-            return Exactness(False, f"{group.name} has {exact} exact elements of {group.order}, the others interpolate")
+            exact = f"{len(group.exact_elements)} exact elements of {group.order}"
+            return Exactness(False, f"{group.name} has {exact}, the others are approximate")
     for layer in model.modules():
         if isinstance(layer, AttentionLayer) and not layer.is_equivariant:
             return Exactness(False, f"{layer} does not commute with {layer.group.name}")

@@ -63,7 +63,7 @@ def attention_figure(
         for name, tiles, colours in _columns(picture, inputs):
             breadth = tile * (tiles.shape[1] * (1 + GAP) - GAP)
             axes = figure.add_axes((left / width, bottom, breadth / width, mosaic_height / height))
-            limits = (min(0.0, tiles.min()), max(1.0, tiles.max())) if colours == RATIOS else None
+            limits = (min(0.0, np.nanmin(tiles)), max(1.0, np.nanmax(tiles))) if colours == RATIOS else None
             _draw_mosaic(axes, tiles, colours, limits)
             axes.set_title(name, pad=18, weight="bold")
             if colours is None:
@@ -241,10 +241,22 @@ def _caption(picture: LayerPicture, view: LayerView, group: FiniteGroup, width: 
     else:
         kind = "Mask: the factor by which attention multiplies each response."
         back = "Brought back: the masks of each row moved back to the first input, poses relabelled."
-    if picture.difference < ROUNDING:
-        end = f"The rows are equal, so they moved with the input; they differ by at most {picture.difference:.0e}"
-    else:
-        end = "The rows are not equal, so they did not move with the input; "
-        end += f"they differ by up to {picture.difference:.0%}"
-    end += f" of the range. Layer: {picture.layer}."
+    end = f"{_differences(picture, group)} Layer: {picture.layer}."
     return "\n".join(textwrap.wrap(f"{arrows} {middle} {kind} {back} {end}", int(width * 14.5)))
+
+
+def _differences(picture: LayerPicture, group: FiniteGroup) -> str:
+    """Return in words how far apart the rows are that were brought back."""
+    interpolated = picture.interpolated_difference
+    rows = "The rows" if interpolated is None else f"The rows of the {len(group.exact_elements)} exact elements"
+    if picture.difference < ROUNDING:
+        text = f"{rows} are equal, so they moved with the input; they differ by at most {picture.difference:.0e}"
+    else:
+        text = (
+            f"{rows} are not equal, so they did not move with the input; they differ by up to {picture.difference:.0%}"
+        )
+    text += " of the range."
+    if interpolated is not None:
+        text += " The other rows are interpolated, and left out where they were outside of the frame; they differ by up"
+        text += f" to {interpolated:.0%}."
+    return text

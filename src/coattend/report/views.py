@@ -13,6 +13,8 @@ from coattend.groups.action import transform_image, transform_map
 from coattend.nn import PoseAttention, PoseConv2d, SliceCoAttentiveConv2d
 from coattend.nn.observe import Call, evaluating, recording
 
+COVERED = 0.9  # of the weights of an interpolation, so that the rest does not matter
+
 
 @dataclass(frozen=True)
 class LayerView:
@@ -91,15 +93,26 @@ def brought_back(maps: Tensor, group: FiniteGroup) -> Tensor:
     """Move maps (element, channels, group, height, width) of an image in all poses back, each by its element.
 
     For an equivariant layer all are equal to the first. Maps of a plain layer, which have one pose, are rotated without
-    relabelling.
+    relabelling. Where an element that interpolates reads positions outside of the frame, the result is not a number.
     """
     move = transform_map if maps.shape[2] == group.order else transform_image
-    return torch.cat([move(maps[g : g + 1], group, int(group.inverse[g])) for g in group.elements])
+    ones = torch.ones_like(maps[0, 0, 0])
+    back = []
+    for g, inverse in zip(group.elements, group.inverse.tolist(), strict=True):
+        share = transform_image(ones, group, inverse)  # of the weights of interpolation that are inside of the frame
+        back.append(move(maps[g : g + 1], group, inverse) / share.where(share > COVERED, torch.nan))
+    return torch.cat(back)
 
 
 @dataclass(frozen=True)
 class LayerPicture:
-    """The arrays in a picture of one channel, (input pose, group, height, width); mask is None without attention."""
+    """The arrays in a picture of one channel, (input pose, group, height, width).
+
+    - mask: None without attention
+    - back: the mask, or the responses, :func:`brought_back`
+    - difference: how far apart the rows of exact elements are when brought back, relative to the range
+    - interpolated_difference: the same for the other elements; None if there are none
+    """
 
     layer: str
     channel: str
@@ -107,6 +120,7 @@ class LayerPicture:
     mask: Tensor | None
     back: Tensor
     difference: float
+    interpolated_difference: float | None
 
 
 def layer_picture(view: LayerView, group: FiniteGroup, channel: int | None = None) -> LayerPicture:
@@ -116,10 +130,19 @@ def layer_picture(view: LayerView, group: FiniteGroup, channel: int | None = Non
         channel = int(contrast(shown[0]).sum(dim=(-2, -1)).argmax())
     one = slice(channel, channel + 1)
     back = brought_back(shown[:, one], group)[:, 0]
-    spread = float(shown[:, one].amax() - shown[:, one].amin())
-    difference = float((back - back[0]).abs().max()) / (spread or 1.0)
-    mask = None if view.mask is None else view.mask[:, channel]
-    return LayerPicture(view.name, view.channel_name(channel), view.responses[:, channel], mask, back, difference)
+    spread = float(shown[:, one].amax() - shown[:, one].amin()) or 1.0
+    apart = (back - back[0]).abs() / spread
+    exact = list(group.exact_elements)
+    interpolated = [g for g in group.elements if g not in exact]
+    return LayerPicture(
+        view.name,
+        view.channel_name(channel),
+        view.responses[:, channel],
+        None if view.mask is None else view.mask[:, channel],
+        back,
+        float(apart[exact].max()),
+        float(apart[interpolated].nan_to_num(0.0).max()) if interpolated else None,
+    )
 
 
 def contrast(maps: Tensor) -> Tensor:
