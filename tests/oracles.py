@@ -113,6 +113,23 @@ def slice_conv(x, weight, bias, attention, product, inverse, planar, **geometry)
     return np.array(y)
 
 
+def dynamic_conv(v, z, weight, bias, planar):
+    """y[c, g](u) = sum_d kappa[s(c), g^-1 d, g](u) v[c, g](u + d), kappa[s, d, g](u) = sum_m W[s, m, d] z[m, g](u) + b[s, d]."""  # noqa: E501
+    slices, k = len(weight), weight.shape[-1]
+    reach, height, width = k // 2, *v.shape[3:]
+    y = np.zeros_like(v)
+    for b, c, g, row, column in np.ndindex(v.shape):
+        s = c // (v.shape[1] // slices)
+        kappa = np.einsum("mij,m->ij", weight[s], z[b, :, g, row, column]) + bias[s]
+        seen = turned(kappa, planar[g])  # (g.kappa)(d) = kappa(g^-1 d)
+        for i in range(k):
+            for j in range(k):
+                p, q = row + i - reach, column + j - reach
+                if 0 <= p < height and 0 <= q < width:
+                    y[b, c, g, row, column] += seen[i, j] * v[b, c, g, p, q]
+    return y
+
+
 def attend(x: np.ndarray, vector: np.ndarray, product: np.ndarray, inverse: np.ndarray) -> np.ndarray:
     """[RH20] Eqs. 6-8 to the letter for responses (group, ...): a = x A, softmax(a / n), divide by the maximum."""
     n = len(x)

@@ -92,6 +92,9 @@ def test_networks_freeze(name: str) -> None:
         "a_p4cnn:width=2,group=C8,attention=output",
         "p4cnn:width=2,group=D3,head=mean",
         "p4cnn:width=3,relative=0-2",
+        "e4cnn:width=4",
+        "e4cnn:width=4,generated=false,group=D4",
+        "e4cnn:width=2,slices=1,group=C8,kernel=3,filters=steerable,attention=output,relative=0-2",
         "a_p4cnn:width=3,relative=0-1",
     ],
 )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import coattend as ca
+from coattend.models.paper import TABLE_1
 from coattend.nn.observe import estimate_norm_statistics
 
 COUNTS = {
@@ -51,7 +52,7 @@ ALTERNATIVES = {
     "a_r_nin_x4:attention=output": 960_978,
     "a_r_resnet20_x4:attention=output": 334_594,
 }
-NAMES = ca.list_models()
+NAMES = list(TABLE_1)
 WITHOUT_GROUP = [name for name in NAMES if ca.model_entry(name).group == "z2"]  # one per family
 PLAIN = ["p4cnn", "p4_allcnn", "p4m_resnet44", "r_nin_x4", "r_resnet20_x4"]
 ATTENTIVE = ["a_dren_maxpool", "a_p4m_allcnn", "a_p4m_resnet44", "a_r_nin_x4", "a_r_resnet20_x4"]
@@ -94,7 +95,7 @@ def worst_error(model: torch.nn.Module, x: Tensor, group: object) -> float:
 
 
 def test_the_list_is_table_1() -> None:
-    assert list(COUNTS) == NAMES
+    assert list(COUNTS) == NAMES == ca.list_models()[: len(NAMES)]
 
 
 @pytest.mark.parametrize("name", [*COUNTS, *ALTERNATIVES])

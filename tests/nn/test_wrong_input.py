@@ -29,6 +29,8 @@ IMAGE = torch.zeros(2, 10, 8, 8, dtype=torch.float64)
         (lambda: nn.LiftingConv2d(10, 5, 3, "p4"), IMAGE[0], r"got \(10, 8, 8\)"),
         (lambda: nn.ProjectionConv2d(10, 5, 3, "p4"), IMAGE, "ProjectionConv2d expects a map"),
         (lambda: nn.SliceCoAttentiveConv2d(10, 5, 3, "p4"), IMAGE, "SliceCoAttentiveConv2d expects a map"),
+        (lambda: nn.DynamicGroupConv2d(10, 5, 3, "p4"), IMAGE, "DynamicGroupConv2d expects a map"),
+        (lambda: nn.DynamicGroupConv2d(10, 5, 3, "p4"), MAP.float(), "torch.float32 input"),
         (lambda: nn.CoAttention(10, "p4"), IMAGE, "CoAttention expects a map"),
         (lambda: nn.CoAttention(5, "p4"), MAP, "channels=5"),
         (lambda: nn.GroupBatchNorm2d(10), IMAGE, "GroupBatchNorm2d expects a map"),

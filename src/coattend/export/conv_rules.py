@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def freeze_conv(layer: nn.Conv2d, builder: Builder, name: str, value: Value) -> Value:
     """Copy a plain convolution; a norm after it can be folded into the copy."""
     conv = frozen_copy(layer)
-    return _conv_value(conv, builder.module(name, conv, builder.original(value)), None)
+    return conv_value(conv, builder.module(name, conv, builder.original(value)), None)
 
 
 @freeze_layer.register(LiftingConv2d)
@@ -29,7 +29,7 @@ def freeze_lifting_conv(layer: LiftingConv2d, builder: Builder, name: str, value
     """Convolve the image with the filter in every pose."""
     conv = _plain_conv(layer)
     node = builder.module(name, conv, builder.original(value))
-    return builder.respond(name, _conv_value(conv, node, layer.group.order))
+    return builder.respond(name, conv_value(conv, node, layer.group.order))
 
 
 @freeze_layer.register(GroupConv2d)
@@ -38,7 +38,7 @@ def freeze_group_conv(layer: GroupConv2d, builder: Builder, name: str, value: Va
     order, planes = layer.group.order, builder.folded(value, layer.group.order)
     conv = _plain_conv(layer)
     if not layer.in_blocks:
-        return builder.respond(name, _conv_value(conv, builder.module(name, conv, planes), order))
+        return builder.respond(name, conv_value(conv, builder.module(name, conv, planes), order))
     # Blocks of poses are channel groups of one convolution, in an order of their own.
     back = layer.output_planes.argsort()
     inputs, outputs = (
@@ -58,8 +58,8 @@ def freeze_projection_conv(layer: ProjectionConv2d, builder: Builder, name: str,
     planes = builder.folded(value, order)
     conv = _plain_conv(layer)
     if layer.attention is None:
-        return builder.respond(name, _conv_value(conv, builder.module(name, conv, planes), None))
-    by_pose = builder.module(name, conv, _pose_major(builder, planes, order))
+        return builder.respond(name, conv_value(conv, builder.module(name, conv, planes), None))
+    by_pose = builder.module(name, conv, pose_major(builder, planes, order))
     responses = builder.call(torch.transpose, builder.call(torch.unflatten, by_pose, 1, (order, -1)), 1, 2)
     inside = Value(builder.call(torch.flatten, responses, 1, 2), order)
     attended = builder.original(apply_rule(layer.attention, builder, f"{name}.attention", inside))
@@ -77,7 +77,7 @@ def freeze_slice_conv(layer: SliceCoAttentiveConv2d, builder: Builder, name: str
     attention: nn.Module = layer.attention
     if builder.eager and not builder.masks and isinstance(attention, CoAttention) and _is_plain(attention):
         return co_attention_by_slice(builder.named(name), attention.matrix(), conv, value, layer.rows, layer.bias)
-    planes = builder.module(name, conv, _pose_major(builder, builder.folded(value, order), order))
+    planes = builder.module(name, conv, pose_major(builder, builder.folded(value, order), order))
     bias = layer.weight.new_zeros(layer.out_channels) if layer.bias is None else layer.bias
     offset = bias.detach().repeat_interleave(order)[:, None, None]
     index = slice_index(conv, layer.rows, order)
@@ -135,11 +135,12 @@ def _plain_conv(layer: PoseConv2d) -> nn.Conv2d:
     return conv
 
 
-def _conv_value(conv: nn.Conv2d, node: fx.Node, poses: int | None) -> Value:
+def conv_value(conv: nn.Conv2d, node: fx.Node, poses: int | None) -> Value:
+    """Return the output of a convolution, into which a norm after it can be folded."""
     channels = torch.arange(conv.out_channels // (poses or 1)).repeat_interleave(poses or 1)
     return Value(node, poses, Fold(conv, channels), owned=True)
 
 
-def _pose_major(builder: Builder, planes: fx.Node, order: int) -> fx.Node:
+def pose_major(builder: Builder, planes: fx.Node, order: int) -> fx.Node:
     """Return planes ordered by pose, then channel: one block of channels per pose for a grouped convolution."""
     return builder.call(torch.flatten, builder.call(torch.transpose, builder.unfolded(planes, order), 1, 2), 1, 2)

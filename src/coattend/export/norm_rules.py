@@ -50,7 +50,8 @@ def freeze_instance_norm(layer: GroupInstanceNorm2d, builder: Builder, name: str
 @freeze_layer.register(GroupGroupNorm2d)
 def freeze_group_norm(layer: GroupGroupNorm2d, builder: Builder, name: str, value: Value) -> Value:
     """Normalize blocks of channels over poses and positions."""
-    norm = nn.GroupNorm(layer.num_groups, layer.num_channels, layer.eps, layer.affine)
+    dtype = layer.weight.dtype if layer.affine else None
+    norm = nn.GroupNorm(layer.num_groups, layer.num_channels, layer.eps, layer.affine, dtype=dtype)
     norm.load_state_dict(layer.state_dict())
     return Value(builder.module(name, norm, builder.original(value)), owned=True)
 

@@ -9,6 +9,7 @@ from coattend.functional.convolution import slice_attentive_conv2d as slice_atte
 from coattend.functional.dispatch import HAS_OPERATORS
 from coattend.functional.dispatch import build_kernels as build_kernels
 from coattend.functional.dropout import dropout as dropout
+from coattend.functional.dynamic import dynamic_group_conv2d as dynamic_group_conv2d
 from coattend.functional.gates import group_gate as group_gate
 from coattend.functional.gates import group_gate_mask as group_gate_mask
 from coattend.functional.pooling import max_pool_2x2 as max_pool_2x2

@@ -13,6 +13,7 @@ from coattend.groups import FilterKind, Filters, FiniteGroup, Rings, fitting_fil
 from coattend.nn import (
     AttentionLayer,
     CoAttention,
+    DynamicGroupConv2d,
     GroupBatchNorm2d,
     GroupConv2d,
     GroupDropout2d,
@@ -43,7 +44,7 @@ class ConvBlock(nn.Sequential):
     Before it is ``gate``, the attention on its input, if the network has such a form.
     """
 
-    conv: PoseConv2d
+    conv: PoseConv2d | DynamicGroupConv2d
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,14 @@ class Blocks:
         return CoAttention if self.attention in (None, *CO_ATTENTION) else ATTENTIONS[self.attention]
 
     def lift(
-        self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, padding: int = 0
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
     ) -> ConvBlock:
         """Return image -> map: convolution, attention, down-sampling."""
         conv = LiftingConv2d(
@@ -120,6 +128,7 @@ class Blocks:
             self.group,
             self._stride(stride),
             padding,
+            bias=bias,
             filters=self._filters(kernel_size),
         )
         conv.reset_parameters(self.std(conv))
@@ -152,6 +161,28 @@ class Blocks:
                 conv.attention.reset_parameters(std, self.diagonal)
             attend = False
         return self._block(conv, attend, pool=stride != conv.stride)
+
+    def dynamic(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        slices: int = 1,
+        hidden: int | None = None,
+        generated: bool = True,
+    ) -> ConvBlock:
+        """Return map -> map of the same size with generated filters: convolution, attention."""
+        if self.attention in SLICES:
+            raise ValueError(
+                f"attention={self.attention} acts before the sum over relative poses, and layers with generated filters have no "
+                "such sum; use attention=output."
+            )
+        conv = DynamicGroupConv2d(
+            in_channels, out_channels, kernel_size, self.group, slices, hidden, self._filters(kernel_size), generated
+        )
+        conv.reset_parameters(self.std(conv))
+        return self._block(conv, attend=True, pool=False)
 
     def project(self, in_channels: int, out_channels: int, kernel_size: int) -> ProjectionConv2d | ConvBlock:
         """Return map -> image; attention can only act inside, before the poses are summed, or on the input."""
@@ -199,7 +230,7 @@ class Blocks:
             flatten=nn.Flatten(),
         )
 
-    def std(self, conv: PoseConv2d) -> float:
+    def std(self, conv: PoseConv2d | DynamicGroupConv2d) -> float:
         """Return the standard deviation with which a convolution's weights and attention vectors are drawn."""
         if isinstance(self.init_std, str):
             return conv.init_std * (math.sqrt(2) if self.init_std == "he" else 1)
@@ -215,7 +246,7 @@ class Blocks:
             raise ValueError(f"downsample=pool halves maps, so it can replace stride 2 only, got stride {stride}.")
         return 1
 
-    def _block(self, conv: PoseConv2d, attend: bool, pool: bool) -> ConvBlock:
+    def _block(self, conv: PoseConv2d | DynamicGroupConv2d, attend: bool, pool: bool) -> ConvBlock:
         gate = self._gate(conv) if attend and self.form.on_input else None
         block = ConvBlock(OrderedDict(conv=conv) if gate is None else OrderedDict(gate=gate, conv=conv))
         if attend and self.attention is not None and self.position == "conv" and not self.form.on_input:

@@ -1,10 +1,11 @@
-"""The networks of the paper's Table 1 by name, in its order: each a configuration of one of five families."""
+"""The networks of the paper's Table 1 by name, in its order, of five families, and other networks."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from coattend.models.allcnn import AllCNN
+from coattend.models.e4cnn import E4CNN
 from coattend.models.nin import NIN
 from coattend.models.registry import register_model
 from coattend.models.resnet import ResNet20, ResNet44
@@ -44,3 +45,5 @@ resnet20 = partial(cifar, norm_eps=1e-3, norm_momentum=0.02)
 resnet20("resnet20", group="z2", width=16)(ResNet20)
 resnet20("r_resnet20_x4", group=CLOCKWISE, width=8)(ResNet20)
 resnet20("a_r_resnet20_x4", group=CLOCKWISE, width=8, attention="slice")(ResNet20)
+
+mnist("e4cnn", group="p4", title="e4-CNN")(E4CNN)

@@ -11,6 +11,7 @@ from coattend.nn.dren import CycleConv2d as CycleConv2d
 from coattend.nn.dren import DecycleConv2d as DecycleConv2d
 from coattend.nn.dren import IsotonicConv2d as IsotonicConv2d
 from coattend.nn.dropout import GroupDropout2d as GroupDropout2d
+from coattend.nn.dynamic_conv import DynamicGroupConv2d as DynamicGroupConv2d
 from coattend.nn.gate import GroupGate2d as GroupGate2d
 from coattend.nn.gate import LiftingGate2d as LiftingGate2d
 from coattend.nn.gate import SliceGate2d as SliceGate2d

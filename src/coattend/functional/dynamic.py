@@ -1,0 +1,136 @@
+"""Convolutions with filters that are generated from the features at each position, in the pose of the features.
+
+This is attention inside the convolution ([RH20] section 6): the efficient equivariant networks of He et al. (2021) and,
+with coefficients of a steerable basis, neural partial differential operators (He et al., 2022).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coattend.functional.attention import without_autocast
+from coattend.functional.checks import MAP, check_one_device, check_parameters, check_tensor
+from coattend.functional.filter_bank import turn_filters
+from coattend.functional.tables import Turns, turn_tables
+from coattend.groups import Filters, FiniteGroup
+
+
+def dynamic_group_conv2d(
+    v: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    group: FiniteGroup,
+    filters: Filters = "free",
+    *,
+    kernel_size: int | None = None,
+    turns: Turns | None = None,
+) -> Tensor:
+    """Correlate each position of a map with a filter of its own, generated from a second map and turned with the pose.
+
+    ``y[c, g](u) = sum_d kappa[s(c), g^-1 d, g](u) v[c, g](u + d)`` with the generated filters
+    ``kappa[s, d, g](u) = sum_m weight[s, m, d] z[m, g](u) + bias[s, d]``. Channels are split into as many slices of
+    equal size as the weight has; ``s(c)`` is the slice of channel c. Beyond the border v is zero.
+
+    Args:
+        v: the map to filter (batch, channels, group, height, width).
+        z: the map that generates the filters (batch, hidden, group, height, width).
+        weight: (slices, hidden, k, k) with an odd k, or (slices, hidden, coefficients) of steerable filters.
+        bias: (slices, k, k), or (slices, coefficients), or None.
+        group: the group of the third axis.
+        filters, kernel_size: see :func:`lifting_conv2d`.
+        turns: the tables of :func:`coattend.functional.tables.turn_tables`, if they are at hand.
+
+    Returns a map of the shape of v.
+
+    >>> from coattend.groups import cyclic
+    >>> v, z = torch.zeros(2, 16, 4, 14, 14), torch.zeros(2, 8, 4, 14, 14)
+    >>> dynamic_group_conv2d(v, z, torch.zeros(2, 8, 5, 5), None, cyclic(4)).shape
+    torch.Size([2, 16, 4, 14, 14])
+    """
+    if turns is None:
+        name = "dynamic_group_conv2d"
+        k = check_parameters(name, weight, None, group, 4, filters, kernel_size)
+        _check_maps(name, v, z, weight, bias, group.order, k)
+        turns = turn_tables(group, k, filters).to(weight.device)
+    return filter_positions(v, z, generating_bank(weight, bias, turns))
+
+
+def generating_bank(weight: Tensor, bias: Tensor | None, turns: Turns) -> Tensor:
+    """Return what generates the filters in every pose, ``bank[m, s, d, g] = (g.weight[s, m])(d)``, the bias last.
+
+    s m k k -> (m + 1) s (k k) g
+    """
+    offset = torch.zeros_like(weight[:, :1]) if bias is None else bias.unsqueeze(1).to(weight.dtype)
+    turned = turn_filters(torch.cat((weight, offset), dim=1), turns)  # s m g k k
+    return turned.flatten(3).permute(1, 0, 3, 2)
+
+
+def filter_positions(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
+    """Return ``y[c, g](u) = sum_d kappa[s(c), d, g](u) v[c, g](u + d)`` for filters in the pose of the features.
+
+    Args:
+        v: (batch, channels, group, height, width).
+        z: (batch, hidden, group, height, width); without channels the filters are the same everywhere.
+        bank: (hidden + 1, slices, k * k, group), see :func:`generating_bank`.
+    """
+    return filter_formula(v, z, bank)
+
+
+def generated_filters(z: Tensor, bank: Tensor) -> Tensor:
+    """Return ``kappa[s, d, g](u) = sum_m bank[m, s, d, g] z[m, g](u) + bank[-1, s, d, g]``: b s (k k) g h w.
+
+    Computed in float32 for narrower types, under autocast too. Without channels in z height and width are 1.
+    """
+    return without_autocast(_generated, z, bank)
+
+
+def filter_formula(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
+    """Compute :func:`filter_positions` offset by offset."""
+    return without_autocast(_filtered, v, z, bank)
+
+
+def _generated(z: Tensor, bank: Tensor) -> Tensor:
+    wide = torch.promote_types(z.dtype, torch.float32)
+    offset = bank[-1].to(wide)[None, ..., None, None]
+    if z.shape[1] == 0:
+        return offset
+    return torch.einsum("bmgyx,msdg->bsdgyx", z.to(wide), bank[:-1].to(wide)) + offset
+
+
+def _filtered(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
+    wide = torch.promote_types(v.dtype, torch.float32)
+    kappa = _generated(z, bank).to(wide)
+    k = math.isqrt(bank.shape[2])
+    padded = F.pad(v.to(wide), (k // 2,) * 4).unflatten(1, (bank.shape[1], -1))  # b s c g h w
+    height, width = v.shape[-2:]
+    y = torch.zeros_like(v, dtype=wide).unflatten(1, (bank.shape[1], -1))
+    for offset in range(k * k):
+        row, column = divmod(offset, k)
+        y = y + kappa[:, :, None, offset] * padded[..., row : row + height, column : column + width]
+    return y.flatten(1, 2).to(v.dtype)
+
+
+def _check_maps(name: str, v: Tensor, z: Tensor, weight: Tensor, bias: Tensor | None, order: int, k: int) -> None:
+    check_tensor(name, "v", v, MAP, 5)
+    check_tensor(name, "z", z, "(batch, hidden, group, height, width)", 5)
+    slices, hidden = weight.shape[:2]
+    if k % 2 == 0:
+        raise ValueError(f"{name} expects an odd kernel, so that the map keeps its size, got {k} x {k}.")
+    fits = z.shape == (len(v), hidden, order, *v.shape[3:])
+    if not fits or v.shape[2] != order or v.shape[1] % slices or v.shape[1] == 0:
+        raise ValueError(
+            f"{name} expects a map v with {order} poses and a multiple of {slices} channels, and a map z with {hidden} "
+            f"channels and the same batch, poses and size, for a weight {tuple(weight.shape)}, got v {tuple(v.shape)} "
+            f"and z {tuple(z.shape)}; let the weight have (slices, hidden, k, k) numbers."
+        )
+    if bias is not None:
+        expected = (slices, *weight.shape[2:])
+        check_tensor(name, "bias", bias, "(slices, k, k)", len(expected))
+        if bias.shape != expected:
+            raise ValueError(f"{name} expects a bias {expected}, one filter per slice, got {tuple(bias.shape)}.")
+    check_one_device(name, v, z, weight, *(() if bias is None else (bias,)))
