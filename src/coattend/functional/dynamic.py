@@ -7,6 +7,7 @@ with coefficients of a steerable basis, neural partial differential operators (H
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from coattend.functional.attention import without_autocast
 from coattend.functional.checks import MAP, check_one_device, check_parameters, check_tensor
+from coattend.functional.dispatch import decomposes
 from coattend.functional.filter_bank import turn_filters
 from coattend.functional.tables import Turns, turn_tables
 from coattend.groups import Filters, FiniteGroup
@@ -78,7 +80,7 @@ def filter_positions(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
         z: (batch, hidden, group, height, width); without channels the filters are the same everywhere.
         bank: (hidden + 1, slices, k * k, group), see :func:`generating_bank`.
     """
-    return filter_formula(v, z, bank)
+    return filter_formula(v, z, bank) if decomposes(v) else torch.ops.coattend.filter_positions(v, z, bank)
 
 
 def generated_filters(z: Tensor, bank: Tensor) -> Tensor:
@@ -94,6 +96,11 @@ def filter_formula(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
     return without_autocast(_filtered, v, z, bank)
 
 
+def filter_gradients(grad: Tensor, v: Tensor, z: Tensor, bank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of :func:`filter_formula` with respect to v, z and the bank."""
+    return without_autocast(_gradients, grad, v, z, bank)
+
+
 def _generated(z: Tensor, bank: Tensor) -> Tensor:
     wide = torch.promote_types(z.dtype, torch.float32)
     offset = bank[-1].to(wide)[None, ..., None, None]
@@ -107,12 +114,36 @@ def _filtered(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
     kappa = _generated(z, bank).to(wide)
     k = math.isqrt(bank.shape[2])
     padded = F.pad(v.to(wide), (k // 2,) * 4).unflatten(1, (bank.shape[1], -1))  # b s c g h w
-    height, width = v.shape[-2:]
     y = torch.zeros_like(v, dtype=wide).unflatten(1, (bank.shape[1], -1))
-    for offset in range(k * k):
-        row, column = divmod(offset, k)
-        y = y + kappa[:, :, None, offset] * padded[..., row : row + height, column : column + width]
+    for offset, window in enumerate(_windows(k, *v.shape[-2:])):
+        y = y + kappa[:, :, None, offset] * padded[window]
     return y.flatten(1, 2).to(v.dtype)
+
+
+def _gradients(grad: Tensor, v: Tensor, z: Tensor, bank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    wide = torch.promote_types(v.dtype, torch.float32)
+    kappa = _generated(z, bank).to(wide)
+    k = math.isqrt(bank.shape[2])
+    padded, above = (
+        F.pad(t.to(wide), (k // 2,) * 4).unflatten(1, (bank.shape[1], -1)) for t in (v, grad)
+    )  # b s c g h w
+    windows = _windows(k, *v.shape[-2:])
+    by_slice = grad.to(wide).unflatten(1, (bank.shape[1], -1))
+    grad_kappa = torch.stack([(by_slice * padded[window]).sum(2) for window in windows], dim=2)  # b s d g h w
+    # v(u + d) contributes to y(u): from y at u, what v gets is that of the opposite offset.
+    wide_kappa = F.pad(kappa.expand_as(grad_kappa), (k // 2,) * 4)
+    grad_v = torch.zeros_like(by_slice)
+    for offset, opposite in enumerate(reversed(windows)):
+        grad_v = grad_v + wide_kappa[:, :, None, offset][opposite] * above[opposite]
+    grad_rows = torch.einsum("bmgyx,bsdgyx->msdg", z.to(wide), grad_kappa)
+    grad_bank = torch.cat((grad_rows, grad_kappa.sum((0, -2, -1))[None]))
+    grad_z = torch.einsum("bsdgyx,msdg->bmgyx", grad_kappa, bank[:-1].to(wide))
+    return grad_v.flatten(1, 2).to(v.dtype), grad_z.to(z.dtype), grad_bank.to(bank.dtype)
+
+
+def _windows(k: int, height: int, width: int) -> list[tuple[Any, ...]]:
+    """Return the part of a padded map that each tap of a filter reads."""
+    return [(..., slice(i, i + height), slice(j, j + width)) for i in range(k) for j in range(k)]
 
 
 def _check_maps(name: str, v: Tensor, z: Tensor, weight: Tensor, bias: Tensor | None, order: int, k: int) -> None:

@@ -66,6 +66,7 @@ def _flags() -> tuple[str, ...]:
 
 def _compiled(folder: Path) -> Path:
     _remove_abandoned(folder)
+    prefix = _prefix()  # before the compiler reads the sources: they may change meanwhile
     # A warning, so that it is seen: the program stands still meanwhile.
     logger.warning("coattend: building the C++ kernels, once, into %s; this takes a few seconds.", folder)
     # In a folder of its own and then renamed: another process sees all of the file or nothing.
@@ -80,7 +81,7 @@ def _compiled(folder: Path) -> Path:
         with library.open("rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()
             os.fsync(file.fileno())  # after a power failure a name must not stand for a part of the file
-        path = folder / f"{_prefix()}{digest}.so"
+        path = folder / f"{prefix}{digest}.so"
         os.replace(library, path)
     return path
 

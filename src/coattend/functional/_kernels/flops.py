@@ -39,3 +39,19 @@ def convolution_backward(grad: Sequence[int], x: Sequence[int], weight: Sequence
 def _planes(shape: Sequence[int]) -> list[int]:
     """Merge the poses of (batch, channels, group, height, width) with the channels."""
     return list(torch.Size(shape)) if len(shape) == 4 else [shape[0], shape[1] * shape[2], *shape[3:]]
+
+
+@register_flop_formula(OPERATORS.filter_positions)
+def filter_positions(v: Sequence[int], z: Sequence[int], bank: Sequence[int], *rest: Any, **named: Any) -> int:
+    """Count the generated filters and the sum over their offsets."""
+    positions, (rows, slices, taps, order) = v[0] * v[-2] * v[-1], bank
+    return 2 * positions * order * taps * ((rows - 1) * slices + v[1])
+
+
+@register_flop_formula(OPERATORS.filter_positions_backward)
+def filter_positions_backward(
+    grad: Sequence[int], v: Sequence[int], z: Sequence[int], bank: Sequence[int], *rest: Any, **named: Any
+) -> int:
+    """Count the filters once more, and the gradients of v, of the filters, of z and of the bank."""
+    positions, (rows, slices, taps, order) = v[0] * v[-2] * v[-1], bank
+    return 2 * positions * order * taps * (3 * (rows - 1) * slices + 2 * v[1])
