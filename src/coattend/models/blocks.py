@@ -175,8 +175,8 @@ class Blocks:
         """Return map -> map of the same size with generated filters: convolution, attention."""
         if self.attention in SLICES:
             raise ValueError(
-                f"attention={self.attention} acts before the sum over relative poses, and layers with generated filters have no "
-                "such sum; use attention=output."
+                f"attention={self.attention} acts before the sum over relative poses, and layers with generated "
+                "filters have no such sum; use attention=output."
             )
         conv = DynamicGroupConv2d(
             in_channels, out_channels, kernel_size, self.group, slices, hidden, self._filters(kernel_size), generated
@@ -270,7 +270,7 @@ class Blocks:
         if dropout:
             layers.add_module("dropout", GroupDropout2d(dropout, elementwise=True))
 
-    def _gate(self, conv: PoseConv2d) -> AttentionLayer | None:
+    def _gate(self, conv: PoseConv2d | DynamicGroupConv2d) -> AttentionLayer | None:
         """Return the attention on the input of a convolution."""
         make = self.form if conv.input_on_group else self.form.for_images
         return make(conv.in_channels, group=self.group, **self._form_options())

@@ -45,6 +45,7 @@ class DynamicGroupConv2d(TabledModule):
 
     turns: Tensor
     stride = 1
+    input_on_group = True
 
     def __init__(
         self,
