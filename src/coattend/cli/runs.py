@@ -18,7 +18,7 @@ class Training:
 
     Args:
         data: A dataset's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
-        recipe: quick, house or paper; by default quick on mini and house elsewhere.
+        recipe: quick, house, strong or paper; by default quick on mini and house elsewhere.
         size: Pixels a side of all images; by default their own, or a common size if they differ.
         fit: resize scales the shorter side to size and cuts the longer one at both ends; crop cuts out the centre.
         settings: Change a field of the recipe; may be repeated. `coattend recipes` lists the fields.
@@ -176,7 +176,7 @@ def report(
 
 @app.command
 def recipes(model: Model = "p4cnn") -> int:
-    """List the fields of the recipes and their values: quick, house, and the paper's recipe for a network.
+    """List the fields of the recipes and their values: quick, house, strong, and the paper's recipe for a network.
 
     Example: coattend recipes p4m_resnet44
 
@@ -185,8 +185,9 @@ def recipes(model: Model = "p4cnn") -> int:
     """
     from coattend.report.console import recipes_table
     from coattend.train import get_recipe
+    from coattend.train.recipes import NAMES
 
-    console().print(recipes_table([get_recipe(name, model) for name in ("quick", "house", "paper")]))
+    console().print(recipes_table([get_recipe(name, model) for name in NAMES]))
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coattend.models.records import COUNT, NUMBER, TABLE, RunError, checked
+from coattend.models.records import COUNT, NUMBER, TABLE, RunError, checked, or_null
 from coattend.train.history import Best
 
 MARK = b"coattend checkpoint, sha256 "  # absent in files of versions without a digest
@@ -33,6 +33,7 @@ class Checkpoint:
     - model, optimizer: state dictionaries
     - relative: the relative poses of restricted layers
     - metrics_bytes: the length of metrics.jsonl at this moment
+    - average: the state of averaged weights, if the recipe averages
     """
 
     model: Mapping[str, Tensor]
@@ -41,6 +42,7 @@ class Checkpoint:
     best: Best | None
     relative: Mapping[str, tuple[int, ...]]
     metrics_bytes: int
+    average: Mapping[str, Tensor] | None = None
 
     def to_bytes(self) -> bytes:
         """Return the file."""
@@ -62,7 +64,7 @@ class Checkpoint:
             state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
             checked(path, state, STATE)
             checked(path, state["model"], dict.fromkeys(state["model"], ("a tensor", _is_tensor)))
-            checked(path, state, {"relative": TABLE}, optional=True)
+            checked(path, state, {"relative": TABLE, "average": or_null(TABLE)}, optional=True)
             best = None if state["best"] is None else Best(**checked(path, state["best"], BEST))
             return cls(**{"relative": {}, **state, "best": best})
         except DAMAGE as error:

@@ -32,6 +32,7 @@ from coattend.models import (
 from coattend.models.classifier import Classifier
 from coattend.nn import GroupBatchNorm2d
 from coattend.nn.observe import estimate_norm_statistics
+from coattend.train.averaging import AveragedWeights, make_average
 from coattend.train.batches import SEEDS, Prepared, prepare
 from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
 from coattend.train.evaluate import Evaluation, evaluate, network_error
@@ -129,6 +130,7 @@ class Training:
         except DAMAGE as error:
             raise damaged_checkpoint(folder.checkpoint) from error
         model, optimizer = fabric.setup(network, plain_optimizer)
+        average = self._average(network, state)
         with ExitStack() as stack:
             leads = fabric.is_global_zero
             progress = stack.enter_context(TrainingProgress(title, recipe.epochs, first_epoch, leads))
@@ -142,14 +144,16 @@ class Training:
                 if keep is not None:
                     network, plain_optimizer = drop_poses(network, plain_optimizer, recipe, train_set, keep)
                     model, optimizer = fabric.setup(network, plain_optimizer)
+                    average = make_average(network, recipe)
                     best = None  # a network of another shape
-                loss, accuracy = self._learn(model, optimizer, epoch, progress)
+                loss, accuracy = self._learn(model, network, optimizer, average, epoch, progress)
                 check_weights(network, recipe, epoch)
                 trained = time.perf_counter() - started
-                valid = self._validate(network, model, epoch)
+                tested, tested_model = (network, model) if average is None else (average.network, average.network)
+                valid = self._validate(tested, tested_model, epoch)
                 if valid is not None and (best is None or (valid.accuracy, -valid.loss) > (best.accuracy, -best.loss)):
                     best = Best(epoch, valid.accuracy, valid.loss)
-                    self._save(folder.best_weights, network)
+                    self._save(folder.best_weights, tested)
                 measured = Epoch(
                     epoch=epoch,
                     lr=optimizer.param_groups[0]["lr"],
@@ -158,38 +162,58 @@ class Training:
                     valid_loss=None if valid is None else valid.loss,
                     valid_accuracy=None if valid is None else valid.accuracy,
                     relative_poses=_relative_poses(network) if recipe.keep_poses < 1 else None,
-                    test_accuracy=self._test_accuracy(model, epoch),
-                    equivariance_error=self._equivariance_error(network, epoch),
+                    test_accuracy=self._test_accuracy(tested_model, epoch),
+                    equivariance_error=self._equivariance_error(tested, epoch),
                     seconds=time.perf_counter() - started,
                     images_per_second=len(train_set) / trained,
                     time=time.time(),
                 )
                 if board is not None:
                     board.add(measured)
-                checkpoint = Checkpoint(
-                    network.state_dict(), optimizer.state_dict(), epoch, best, restricted_poses(network), 0
-                )
+                averaged = None if average is None else average.state_dict()
+                states = network.state_dict(), optimizer.state_dict()
+                checkpoint = Checkpoint(*states, epoch, best, restricted_poses(network), 0, averaged)
                 by_first(fabric, partial(folder.finish_epoch, measured, checkpoint))
                 progress.epoch(measured)
+            if average is not None:
+                return self._finish(average.network, average.network, best)
             return self._finish(network, model, best)
 
+    def _average(self, network: EquivariantNetwork, state: Checkpoint | None) -> AveragedWeights | None:
+        try:
+            return make_average(network, self.recipe, None if state is None else state.average)
+        except DAMAGE as error:
+            raise damaged_checkpoint(self.folder.checkpoint) from error
+
     def _learn(
-        self, model: _FabricModule, optimizer: torch.optim.Optimizer, epoch: int, progress: TrainingProgress
+        self,
+        model: _FabricModule,
+        network: EquivariantNetwork,
+        optimizer: torch.optim.Optimizer,
+        average: AveragedWeights | None,
+        epoch: int,
+        progress: TrainingProgress,
     ) -> tuple[float, float]:
         """Train for one epoch; return loss and accuracy on the training images as they were seen."""
         losses = MeanMetric().to(self.fabric.device)
         accuracies = MulticlassAccuracy(len(self.data.classes), average="micro").to(self.fabric.device)
         for step in train_epoch(self.fabric, model, optimizer, self.prepared.train, self.recipe, self.seed, epoch):
+            if average is not None:
+                average.update(network)
             losses.update(step.loss, len(step.labels))
             accuracies.update(step.logits, step.labels)
             progress.step(epoch, step.progress, step.loss, self.recipe.batch)
         return float(losses.compute()), float(accuracies.compute())
 
     def _validate(self, network: EquivariantNetwork, model: nn.Module, epoch: int) -> Evaluation | None:
-        """Re-estimate norms if the recipe does, and classify the validation images if there are any."""
+        """Re-estimate norms where the recipe needs it, and classify the validation images if there are any."""
         recipe, prepared = self.recipe, self.prepared
-        if recipe.reestimate_norms and recipe.is_due(epoch, recipe.test_every or recipe.epochs):
-            estimate_norm_statistics(network, prepared.train.images.split(recipe.batch))
+        before_a_test = recipe.is_due(epoch, recipe.test_every or recipe.epochs)
+        averaged = recipe.averaging > 0
+        if (before_a_test and (recipe.reestimate_norms or averaged)) or (averaged and len(prepared.valid)):
+            dtype = next(network.parameters()).dtype
+            with self.fabric.autocast():
+                estimate_norm_statistics(network, (b.to(dtype) for b in prepared.train.images.split(recipe.batch)))
         return evaluate(self.fabric, model, prepared.valid) if len(prepared.valid) else None
 
     def _test_accuracy(self, model: nn.Module, epoch: int) -> float | None:

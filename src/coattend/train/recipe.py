@@ -32,7 +32,7 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("attention_lr", "bias_lr", "head_lr", "weight_decay"), _FACTOR),
     "lr": ("must be above 0 and at most 1e9", lambda v: 0 < v <= 1e9),
     **dict.fromkeys(("eps", "clip", "clip_gradients", "gamma", "explode"), _ABOVE_0),
-    **dict.fromkeys(("momentum", "label_smoothing", "warmup"), _BELOW_1),
+    **dict.fromkeys(("momentum", "label_smoothing", "warmup", "averaging"), _BELOW_1),
     **dict.fromkeys(("milestones", "drop_poses_at"), _FRACTIONS),
     "keep_poses": ("is a share of the relative poses, above 0 and up to 1", lambda v: 0 < v <= 1),
 }
@@ -53,6 +53,8 @@ class Recipe:
       else 32-true, and the run records which
     - test_every: epochs between tests while training, needed only for the optimistic error; 0 for none
     - reestimate_norms: batch-norm statistics from one pass over the training set before each evaluation, as [CW16] do
+    - averaging: the decay per step of an exponential mean of the weights, which is tested and saved in their place,
+      with batch-norm statistics from one pass over the training set; 0 for none
     - explode: a loss above this stops the run as diverged
     - keep_poses: fraction of the relative poses that every group convolution ends with; the others are dropped in
       equal steps before the epochs at drop_poses_at, fractions of all epochs; the best epoch is after the last step
@@ -90,6 +92,7 @@ class Recipe:
     clip_gradients: float | None = None
     precision: Precision = "32-true"
     reestimate_norms: bool = False
+    averaging: float = 0.0
     test_every: int = 0
     equivariance_every: int = 5
     explode: float = 100.0
