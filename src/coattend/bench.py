@@ -151,11 +151,12 @@ def without_dropout(model: str) -> nn.Module:
     return create_model(model, dropout=0.0)
 
 
-def plain_network(width: int = 40) -> nn.Sequential:
+def plain_network(width: int = 40, kernel: int = 3) -> nn.Sequential:
     """Return the layers of p4-CNN as plain convolutions between as many maps (10 channels in 4 poses)."""
     layers: list[nn.Module] = []
     for number in range(1, 7):
-        layers += [nn.Conv2d(1 if number == 1 else width, width, 3), nn.BatchNorm2d(width), nn.ReLU()]
+        conv = nn.Conv2d(1 if number == 1 else width, width, kernel, padding=(kernel - 3) // 2)
+        layers += [conv, nn.BatchNorm2d(width), nn.ReLU()]
         if number == 2:
             layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, nn.Conv2d(width, 10, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
