@@ -41,7 +41,7 @@ class MaxOverPoses(nn.Module):
 
 def plain(kernel: int) -> nn.Sequential:
     """Return the plain network."""
-    layers = plain_network(WIDTH * ORDER, kernel)[:-3]
+    layers = list(plain_network(WIDTH * ORDER, kernel))[:-3]  # without its head
     return nn.Sequential(*layers, nn.Conv2d(WIDTH * ORDER, CLASSES * ORDER, 4), MaxOverPoses())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,15 +11,16 @@ from pathlib import Path
 
 from coattend._files import write_atomically
 from coattend.data.catalog import DATASETS
-from coattend.data.rotated_mnist import current_name
 from coattend.models import create_model, model_entry
 from coattend.models.paper import TABLE_1
 from coattend.nn.observe import multiply_adds
+from coattend.report.cells import against, against_at_the_end, command_of, mean_errors, pairs_of, seeds_of
+from coattend.report.filters import filter_section, is_of_filters
 from coattend.report.lines import markdown_table
 from coattend.train.recipe import changed
 from coattend.train.recipes import PAPER, get_recipe
 from coattend.train.record import Record, read_records, write_records
-from coattend.train.row import Pair, Row, difference, have_one_arithmetic, over_seeds, paired, rows_of
+from coattend.train.row import Row, rows_of
 from coattend.train.run import Kind, is_named
 from coattend.train.run_folder import RunFolder
 
@@ -81,7 +81,7 @@ def ledger_text(ledger: Path) -> str:
     arithmetics = Counter(record.arithmetic or "not recorded" for record in records)
     by_arithmetic = "; ".join(f"{name}: {_count(count)}" for name, count in sorted(arithmetics.items()))
     parts = [HEADER, made_of, f"By arithmetic: {by_arithmetic}.\n", *introduction, _paper_table(rows)]
-    return "\n".join([*parts, *_other_tables(rows)]) + "\n"
+    return "\n".join([*parts, *filter_section(rows), *_other_tables(rows)]) + "\n"
 
 
 def _paper_table(rows: Mapping[Kind, Row]) -> str:
@@ -105,11 +105,11 @@ def _line_to_do(name: str) -> list[str]:
 
 def _paper_line(name: str, row: Row, rows: Mapping[Kind, Row]) -> list[str]:
     hours = statistics.fmean(record.result.seconds for record in row.records) / 3600
-    seeds = f" --seeds {_seeds(row)}" if len(row.seeds) > 1 else ""
+    seeds = f" --seeds {seeds_of(row)}" if len(row.seeds) > 1 else ""
     return [
         *_published(name),
-        *_errors(row, "last", "valid", "test_optimistic"),
-        _against(_pairs(row, rows.get(counterpart(row.kind)))),
+        *mean_errors(row, "last", "valid", "test_optimistic"),
+        against(pairs_of(row, rows.get(counterpart(row.kind)))),
         str(len(row.seeds)),
         f"{row.parameters:,}",
         f"{hours:.1f}",
@@ -122,31 +122,28 @@ def _other_tables(rows: Mapping[Kind, Row]) -> list[str]:
     """One table per dataset and recipe for what is no row of Table 1: other recipes, variations of networks."""
     tables: dict[str, list[list[str]]] = {}
     for kind in sorted(rows, key=_reading_order):
-        if not _is_of_table_1(kind):
+        if not _is_of_table_1(kind) and not is_of_filters(kind):
             title = f"## Recipe `{kind.recipe}` on {kind.data} ({kind.provenance})"
             tables.setdefault(title, []).append(_other_line(rows[kind], rows))
     return [f"{title}\n\n{markdown_table(OTHER_COLUMNS, lines)}" for title, lines in tables.items()]
 
 
 def _other_line(row: Row, rows: Mapping[Kind, Row]) -> list[str]:
-    kind, pairs = row.kind, _pairs(row, rows.get(counterpart(row.kind)))
-    data = current_name(kind.data, kind.provenance)
-    words = ["coattend", "compare", kind.model, "--recipe", kind.recipe, "--data", data, "--seeds", _seeds(row)]
-    words += [word for setting in kind.settings for word in ("--set", setting)]
+    kind, pairs = row.kind, pairs_of(row, rows.get(counterpart(row.kind)))
     entry = model_entry(kind.model)
-    valid, last = _errors(row, "valid", "last")
+    valid, last = mean_errors(row, "valid", "last")
     return [
         kind.model,
         ", ".join(kind.settings),
         f"{entry.error:g}" if entry.error is not None and entry.dataset == kind.data else "",
         valid,
-        _against(pairs),
+        against(pairs),
         last,
-        _against_at_the_end(pairs),
+        against_at_the_end(pairs),
         str(len(row.seeds)),
         f"{row.parameters:,}",
         f"{row.seconds_per_epoch:.0f}",
-        f"`{shlex.join(words)}`",
+        command_of(row),
     ]
 
 
@@ -174,36 +171,6 @@ def counterpart(kind: Kind) -> Kind:
 
 def _is_of(setting: str, names: Sequence[str]) -> bool:
     return setting.partition("=")[0] in names
-
-
-def _pairs(row: Row, base: Row | None) -> list[Pair]:
-    """Runs of equal seeds and equal arithmetic, where there is another row to compare with."""
-    return [] if base is None or base is row else [pair for pair in paired(base, row) if have_one_arithmetic(pair)]
-
-
-def _against(pairs: Sequence[Pair]) -> str:
-    """The difference of the headline errors in percentage points."""
-    return f"{difference(pairs)}{', over images' if len(pairs) == 1 else ''}" if pairs else ""
-
-
-def _against_at_the_end(pairs: Sequence[Pair]) -> str:
-    """The difference after the last epoch, which the choice of an epoch on a few validation images adds no noise to."""
-    deltas = [row.result.error.last - base.result.error.last for base, row in pairs]
-    return str(over_seeds(deltas)) if len(deltas) > 1 else ""
-
-
-def _errors(row: Row, *protocols: str) -> list[str]:
-    return [_mean([getattr(record.result.error, protocol) for record in row.records]) for protocol in protocols]
-
-
-def _mean(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    spread = f" ± {statistics.stdev(known):.2f}" if len(known) > 1 else ""
-    return f"{statistics.fmean(known):.2f}{spread}" if known else ""
-
-
-def _seeds(row: Row) -> str:
-    return ",".join(map(str, row.seeds))
 
 
 def _count(runs: int) -> str:
