@@ -154,3 +154,17 @@ def test_free_and_printed_matrices_keep_the_matrix(transforms: None, monkeypatch
     assert ca.nn.CoAttention(2, G, structure="full")(x).shape == x.shape
     assert ca.nn.CoAttention(2, G, structure="paper")(x).shape == x.shape
     assert torch.equal(paper_index(G), attention_index(G))
+
+
+@pytest.mark.parametrize("group", ["C128", "D48"])
+def test_networks_over_large_groups_train_show_masks_and_freeze(group: str, transforms: None) -> None:
+    torch.set_default_dtype(torch.float32)
+    network = ca.create_model(f"a_p4cnn:group={group},width=1,attention=output,filters=steerable,head=max")
+    images = torch.randn(2, 1, 28, 28)
+    network.train()(images).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+    network.eval()
+    masks = ca.attention_masks(network, images)
+    assert all(mask.shape[2] == network.group.order and mask.amax(2).eq(1).all() for mask in masks.values())
+    with torch.no_grad():
+        torch.testing.assert_close(ca.freeze(network)(images), network(images), rtol=0, atol=1e-5)

@@ -19,9 +19,8 @@ from coattend.functional.dispatch import is_eager
 from coattend.groups import FiniteGroup
 
 # Measured with benchmarks/large_groups.py: forward and backward, float32, two threads. Up to order 64 transforms take
-# 1.4 to 5 times as long as the C++ kernels, which use the matrix. Above it the alternative is the plain formula, and
-# they take 0.4 to 0.8 times as long at orders 96 and 128 and 0.2 to 0.5 times at 256, except for maps that fit into the
-# cache, 1.0 to 1.7 times.
+# 1.3 to 5 times as long as the C++ kernels, which use the matrix. Above it the alternative is the plain formula, and
+# they take 0.4 to 0.8 times as long at orders 96 and 128, except for maps that fit into the cache, 1.0 to 2.8 times.
 LARGEST_ORDER_OF_MATRIX = 64
 SMALLEST_MAP = 3 * 2**19
 MOST_BLOCKS = 2  # one in cyclic groups, two in dihedral ones; there are blocks^2 products of spectra

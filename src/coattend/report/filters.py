@@ -14,7 +14,7 @@ INTRODUCTION = """## Filters
 
 Networks over groups with other angles than quarter turns, by the way in which their filters turn;
 [conventions.md](conventions.md) compares single layers. Each is compared with the same network over its usual group and
-with its usual width and kernel, which is the first row.
+with its usual width and kernel, which is the first row; runs of different arithmetic are not compared.
 """
 COLUMNS = ("network", "parameters", "last, by seed", "last", "against the first", "valid", "against the first",
            "s / epoch", "command")  # fmt: skip
