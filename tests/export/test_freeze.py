@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import coattend as ca
 from coattend.export import LayerTracer, freeze, freeze_layer
 from coattend.export.freeze import frozen_with_outputs
+from coattend.export.fused import FrozenUnit
 from coattend.export.graph import Builder, Value
 from coattend.nn.observe import estimate_norm_statistics
 
@@ -188,6 +190,38 @@ def test_backbones_return_their_maps() -> None:
     x = torch.randn(2, 1, 28, 28)
     for frozen, expected in zip(freeze(backbone)(x), backbone(x), strict=True):
         torch.testing.assert_close(frozen, expected)
+
+
+@pytest.mark.parametrize("name", ["p4cnn:width=4", "a_p4cnn:width=4", "a_p4m_allcnn:width=3", "a_r_nin_x4:width=6"])
+def test_bfloat16_loses_no_more_than_unfrozen(name: str) -> None:
+    size = ca.model_entry(name).image_size
+    model = ready(ca.create_model(name), ca.create_model(name).in_channels, size, size).float()
+    frozen = freeze(model)
+    x = torch.randn(4, model.in_channels, size, size).bfloat16()
+    expected = model(x.float())
+    logits = [network.bfloat16()(x) for network in (model, frozen, saved_and_loaded(frozen))]
+    assert all(result.dtype == torch.bfloat16 for result in logits)
+    unfrozen, *others = ((result.float() - expected).norm() / expected.norm() for result in logits)
+    assert max(others) < 0.02 + 1.5 * unfrozen < 0.3
+
+
+def test_copies_keep_the_operators_and_traces_are_plain_torch() -> None:
+    model = ready(ca.create_model("a_p4cnn:width=3"), 1, 28, 28)
+    frozen = freeze(model)
+    x = torch.randn(2, 1, 28, 28)
+    copied = copy.deepcopy(frozen)
+    units = [name for name, module in frozen.named_modules() if isinstance(module, FrozenUnit)]
+    assert len(units) == 7
+    assert all(isinstance(copied.get_submodule(name), FrozenUnit) for name in units)
+    assert torch.equal(copied(x), frozen(x))
+    frozen.get_submodule(units[0]).matrices.zero_()
+    assert not torch.equal(copied(x), frozen(x))
+    traced = torch.fx.symbolic_trace(copied)
+    check_is_plain_torch(traced)
+    torch.testing.assert_close(traced(x), model(x), rtol=1e-11, atol=1e-11)
+    program = torch.export.export(copied, (x,))
+    assert "coattend" not in str(program.graph)
+    torch.testing.assert_close(program.module()(x), model(x), rtol=1e-11, atol=1e-11)
 
 
 def test_the_original_is_left_alone_and_shares_nothing() -> None:

@@ -26,7 +26,8 @@ def co_attention(builder: Builder, matrices: Tensor, value: Value) -> Value:
     planes = builder.folded(value, order)
     if builder.eager and not builder.masks:
         unit = FrozenAttention(matrices)
-        node = builder.module(builder.name, unit, planes)
+        # Apart from the convolutions: tools that replace one drop everything below it.
+        node = builder.module(f"attention.{builder.name}", unit, planes)
         return Value(node, order, _fold_through(value.fold, unit.matrices), owned=True, unit=unit)
     constant, mask = co_attention_mask(builder, matrices, planes)
     if builder.masks:

@@ -59,16 +59,27 @@ class FrozenUnit(nn.Module):
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
         return copied
 
+    @property
+    def wide(self) -> torch.dtype:
+        """The type of masks: float32 for narrower types, into which logits of large activations do not fit."""
+        return torch.promote_types(self.matrices.dtype, torch.float32)
+
     def _logit_matrices(self) -> Tensor:
         """Return the matrices that give logits of base 2, target pose first."""
         order = self.matrices.shape[-1]
-        return (self.matrices.double().mT / (order * math.log(2))).to(self.matrices.dtype).contiguous()
+        return (self.matrices.double().mT / (order * math.log(2))).to(self.wide).contiguous()
+
+    def _wide(self, planes: Tensor) -> Tensor:
+        """Return contiguous planes in the type of masks."""
+        planes = planes.contiguous()
+        return planes if self.wide == self.matrices.dtype else planes.to(self.wide)
 
     def _finish(self, planes: Tensor) -> Tensor:
-        """Add the offset to planes that may be overwritten, and apply the ReLU."""
+        """Add the offset to planes that may be overwritten, apply the ReLU, and return to the type of the network."""
         if self.offset is not None:
             planes = planes.add_(self.offset.repeat_interleave(self.matrices.shape[-1])[:, None, None])
-        return planes.relu_() if self.relu else planes
+        planes = planes.relu_() if self.relu else planes
+        return planes if self.wide == self.matrices.dtype else planes.to(self.matrices.dtype)
 
 
 class FrozenAttention(FrozenUnit):
@@ -81,7 +92,7 @@ class FrozenAttention(FrozenUnit):
 
     def standard(self, planes: Tensor) -> Tensor:
         """See :meth:`FrozenUnit.standard`."""
-        planes = planes.contiguous()
+        planes = self._wide(planes)
         return self._finish(standard_mask(planes, self._logit_matrices()).mul_(planes))
 
 
@@ -110,7 +121,7 @@ class FrozenSliceConv2d(FrozenUnit):
 
     def standard(self, planes: Tensor) -> Tensor:
         """See :meth:`FrozenUnit.standard`; one slice after the other, which keeps what is gathered in the cache."""
-        responses = self.conv(self._by_pose(planes)).contiguous()
+        responses = self._wide(self.conv(self._by_pose(planes)))
         index = slice_index(self.conv, self.rows, self.matrices.shape[-1]).to(self.matrices.device)
         matrices = self._logit_matrices().unflatten(0, (-1, self.slices))
         total: Any = None
