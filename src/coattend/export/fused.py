@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from coattend.functional.attention import attend, attend_slices, plane_index
+from coattend.functional.dispatch import is_exporting
 from coattend.functional.planes import RESPONSE_BYTES, batch_parts
 
 
@@ -138,8 +139,8 @@ class FrozenSliceConv2d(FrozenUnit):
 
 
 def is_traced(x: object) -> bool:
-    """Return whether torch.fx records what happens to a value."""
-    return isinstance(x, fx.Proxy)
+    """Return whether torch.fx or torch.export records what happens to a value."""
+    return isinstance(x, fx.Proxy) or is_exporting()
 
 
 def standard_mask(planes: Tensor, matrices: Tensor) -> Tensor:
