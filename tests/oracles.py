@@ -177,3 +177,26 @@ def gate_mask(x, squeeze, excite, spatial, product, inverse, planar, groups=1):
                     taps = turned(spatial[0, s, product[inverse[g], h]], planar[g])
                     alpha_x[b, g] += correlate(maps[s][b, h], taps, padding=len(taps) // 2)
     return 1 - sigmoid(alpha_x)[:, None] * alpha_c[..., None, None]
+
+
+def pose_self_attention(x, weight, bias, product, inverse):
+    """y[c, g] = sum_h softmax_h(q[g] . k[h] / sqrt(d) + b[g^-1 h]) v[c, h]; also the weights (b, head, g, h, ...)."""
+    n, channels, heads = len(product), x.shape[1], len(bias)
+    d = channels // heads
+    q, k, v = (linear(x, weight[i * channels : (i + 1) * channels], product, inverse) for i in range(3))
+    y, weights = np.zeros_like(x), np.zeros((len(x), heads, n, n, *x.shape[3:]))
+    for head in range(heads):
+        own = range(head * d, (head + 1) * d)
+        for g in range(n):
+            scores = np.array(
+                [
+                    sum(q[:, c, g] * k[:, c, h] for c in own) / np.sqrt(d) + bias[head, product[inverse[g], h]]
+                    for h in range(n)
+                ]
+            )
+            exponentials = np.exp(scores)
+            for h in range(n):
+                weights[:, head, g, h] = exponentials[h] / exponentials.sum(axis=0)
+                for c in own:
+                    y[:, c, g] += weights[:, head, g, h] * v[:, c, h]
+    return y, weights

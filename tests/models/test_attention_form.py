@@ -76,5 +76,5 @@ def test_wrong_forms_and_their_options_are_answered() -> None:
         ca.create_model("p4cnn:attention=threshold")
     with pytest.raises(ValueError, match="attention must be one of none, output, slice.*got <class .*Linear'>"):
         ca.create_model("p4cnn", attention=nn.Linear)
-    with pytest.raises(ValueError, match="structure and diagonal are options of co-attention.*Gate has neither"):
+    with pytest.raises(ValueError, match="structure: Gate has no such option; leave it out, or use co-attention"):
         ca.create_model("p4cnn:structure=full", attention=Gate)

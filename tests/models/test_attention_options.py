@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from coattend.nn.observe import attended_convolutions, estimate_norm_statistics
 from coattend.train.optimizer import parameter_groups
 from coattend.train.recipe import Recipe
 
-FORMS = ("gate", "slice_gate")
+FORMS = ("gate", "slice_gate", "pose")
+VARIANTS = ("pose,heads=2", "output,heads=2,scale=1", "slice,heads=2,scale=0.5", "output,position=norm,heads=3")
 FAMILIES = {
     "p4cnn:width=2": 28,
     "p4cnn:width=2,head=max,group=p4m": 28,
@@ -46,8 +48,9 @@ def test_gates_have_the_parameters_of_the_reference() -> None:
     assert count("p4cnn:attention=gate") == count("p4cnn") + 6 * gate + of_images
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "form"), [*itertools.product(FAMILIES, FORMS), *(("p4cnn:width=2", v) for v in VARIANTS)]
+)
 def test_every_family_takes_every_form(name: str, form: str) -> None:
     network = settled(f"{name},attention={form}")
     x = torch.randn(2, network.in_channels, FAMILIES[name], FAMILIES[name])
@@ -80,7 +83,7 @@ def test_names_files_and_certificates(form: str, tmp_path: Path) -> None:
     ca.save_model(network, tmp_path / "m.safetensors")
     x = torch.randn(3, 1, 28, 28)
     assert torch.equal(ca.load_model(tmp_path / "m.safetensors").eval()(x), network(x))
-    export_onnx(network, tmp_path / "m.onnx", masks=True)
+    export_onnx(network, tmp_path / "m.onnx", masks=form != "pose")
     check_certificate(tmp_path / "m.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     logits, *masks = session.run(None, {"images": x.numpy()})
@@ -103,7 +106,7 @@ def test_gates_stand_on_the_inputs_of_convolutions_and_weigh_no_responses() -> N
 
 
 def test_relative_poses_are_those_of_the_convolutions_alone() -> None:
-    for form in FORMS:
+    for form in (*FORMS, "slice,heads=2"):
         network = ca.create_model(f"p4cnn:width=2,attention={form},relative=0-2")
         assert all(not m.spatial.is_restricted for m in network.modules() if isinstance(m, ca.nn.GroupGate2d))
         assert network.stages[0].layer2.conv.relative == (0, 2)
@@ -120,10 +123,24 @@ def test_the_parameters_of_gates_are_those_of_attention() -> None:
         assert not (is_gate == {True} and group["weight_decay"])
 
 
+def test_a_class_that_derives_from_co_attention_is_built_with_channels_and_group() -> None:
+    class Own(ca.nn.CoAttention):
+        pass
+
+    network = ca.create_model("p4cnn:width=2", attention=Own)
+    assert sum(type(m) is Own for m in network.modules()) == 7
+
+
 def test_impossible_combinations_are_answered() -> None:
     with pytest.raises(ValueError, match="attention=gate acts on the input of the convolution, so position=norm is"):
         ca.create_model("p4cnn:attention=gate,position=norm")
+    with pytest.raises(ValueError, match="scale: PoseSelfAttention has no such option"):
+        ca.create_model("p4cnn:attention=pose,scale=2")
+    with pytest.raises(ValueError, match="PoseSelfAttention expects heads that divide its 10 channels, got 3"):
+        ca.create_model("p4cnn:attention=pose,heads=3")
+    with pytest.raises(ValueError, match="CoAttention expects scale to be a number of at least 0, got 'x'"):
+        ca.create_model("p4cnn:attention=output,scale=x")
     with pytest.raises(ValueError, match="attention=slice_gate acts inside the convolution, so position=relu is"):
         ca.create_model("p4cnn:attention=slice_gate,position=relu")
-    with pytest.raises(ValueError, match="structure and diagonal are options of co-attention.*GroupGate2d has neither"):
-        ca.create_model("p4cnn:attention=gate,structure=full")
+    with pytest.raises(ValueError, match="structure and heads: GroupGate2d has no such option"):
+        ca.create_model("p4cnn:attention=gate,structure=full,heads=2")

@@ -100,3 +100,30 @@ def test_slice_attention_with_zero_vectors_is_the_group_convolution() -> None:
         torch.nn.init.zeros_(sliced.attention.weight)
         x = torch.randn(2, 3, conv.group.order, 6, 7)
         torch.testing.assert_close(sliced(x), conv(x), rtol=1e-12, atol=1e-12)
+
+
+def test_the_scale_of_the_logits_replaces_the_factor_1_over_n() -> None:
+    layer, x = nn.CoAttention(3, "p4m", init_std=1.0), torch.randn(2, 3, 8, 4, 4)
+    scaled = nn.CoAttention(3, "p4m", scale=0.5)
+    scaled.load_state_dict({"weight": layer.weight / 4})
+    torch.testing.assert_close(scaled(x), layer(x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(scaled.mask(x), layer.mask(x), rtol=1e-12, atol=1e-12)
+    same = nn.CoAttention(3, "p4m", scale=1 / 8)
+    same.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(same(x), layer(x), rtol=1e-12, atol=1e-12)
+    assert repr(scaled) == "CoAttention(3, group=D4, structure='group', scale=0.5)"
+    with pytest.raises(ValueError, match="CoAttention expects scale to be a number of at least 0, got -1"):
+        nn.CoAttention(3, "p4", scale=-1)
+
+
+@pytest.mark.parametrize("name", [*EXACT, "C2 x D4"])
+def test_heads_average_masks_and_commute_with_every_element(name: str) -> None:
+    G = BARE[name]() if name in BARE else ca.get_group(name)
+    layer, x = nn.MultiheadCoAttention(3, G, init_std=1.0, scale=1.0, heads=2), torch.randn(2, 3, G.order, 4, 4)
+    single = [nn.CoAttention(3, G, scale=1.0) for _ in range(2)]
+    for head, weight in zip(single, layer.weight.chunk(2), strict=True):
+        head.load_state_dict({"weight": weight})
+    torch.testing.assert_close(layer.mask(x), (single[0].mask(x) + single[1].mask(x)) / 2, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(layer(x), layer.mask(x) * x, rtol=1e-12, atol=1e-12)
+    ca.assert_equivariant(layer, x, G, tol=1e-12)
+    assert not layer.is_fusible()

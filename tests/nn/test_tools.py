@@ -33,6 +33,8 @@ LAYERS = {
     "attention": lambda: nn.CoAttention(4, "p4m"),
     "attention, paper": lambda: nn.CoAttention(4, "p4m", "paper"),
     "attention, full": lambda: nn.CoAttention(4, "p4m", "full"),
+    "attention, heads": lambda: nn.MultiheadCoAttention(4, "p4m", scale=1.0, heads=3),
+    "pose self-attention": lambda: nn.PoseSelfAttention(4, "p4m", heads=2),
     "gate": lambda: nn.GroupGate2d(4, "p4m", kernel_size=3),
     "gate C8, steerable": lambda: nn.GroupGate2d(4, "C8", kernel_size=3, filters="steerable"),
     "gate of images": lambda: nn.LiftingGate2d(3, "p4m", kernel_size=3),

@@ -14,6 +14,8 @@ from coattend.functional.gates import group_gate as group_gate
 from coattend.functional.gates import group_gate_mask as group_gate_mask
 from coattend.functional.pooling import max_pool_2x2 as max_pool_2x2
 from coattend.functional.pose_linear import pose_linear as pose_linear
+from coattend.functional.pose_self_attention import pose_attention_weights as pose_attention_weights
+from coattend.functional.pose_self_attention import pose_self_attention as pose_self_attention
 
 if HAS_OPERATORS:
     from coattend.functional._kernels import ops as _ops  # noqa: F401  registers torch.ops.coattend

@@ -19,6 +19,7 @@ from coattend.nn import (
     GroupDropout2d,
     GroupPool,
     LiftingConv2d,
+    MultiheadCoAttention,
     PoseConv2d,
     ProjectionConv2d,
     SliceCoAttentiveConv2d,
@@ -59,6 +60,8 @@ class Blocks:
     - structure: of the matrices of co-attention, see :class:`CoAttention`
     - position: attention follows the convolution (as in the paper), the norm, or the ReLU
     - diagonal: of the matrices of co-attention when training starts; 1 in the paper
+    - scale: of the logits of co-attention; None for 1 / order, as in the paper
+    - heads: of co-attention, whose masks are averaged, or of "pose", which has queries and keys of its own in each
     - downsample: strided convolutions as published, or stride 1 and 2x2 max-pooling between attention and norm
     - init_std: standard deviation of new weights, "fan_in" for 1 / sqrt(fan_in), "he" for sqrt(2 / fan_in), or a
       number; attention vectors are drawn like the weights of their layer
@@ -72,6 +75,8 @@ class Blocks:
     structure: Structure = "group"
     position: Position = "conv"
     diagonal: float = 1.0
+    scale: float | None = None
+    heads: int = 1
     downsample: Downsample = "stride"
     init_std: Init | float = "fan_in"
     filters: Filters = "free"
@@ -95,10 +100,13 @@ class Blocks:
                 f"attention={getattr(self.attention, '__name__', self.attention)} acts {acts} the convolution, so "
                 f"position={self.position} is impossible; use attention=output or position=conv."
             )
-        if self.form is not CoAttention and (self.structure, self.diagonal) != ("group", 1):
+        defaults = {"structure": "group", "diagonal": 1, "scale": None, "heads": 1}
+        given = [name for name, default in defaults.items() if getattr(self, name) != default]
+        extra = [name for name in given if name not in self.form.options]
+        if extra and self.form is not CoAttention:
             raise ValueError(
-                f"structure and diagonal are options of co-attention, attention=output or slice; {self.form.__name__} "
-                "has neither, leave them out."
+                f"{' and '.join(extra)}: {self.form.__name__} has no such option; leave it out, or use co-attention, "
+                "attention=output or slice."
             )
 
     @property
@@ -158,7 +166,7 @@ class Blocks:
         conv.reset_parameters(std)
         if isinstance(conv, SliceCoAttentiveConv2d):
             if isinstance(conv.attention, CoAttention):
-                conv.attention.reset_parameters(std, self.diagonal)
+                conv.attention = self._co_attention(conv.attention, std)
             attend = False
         return self._block(conv, attend, pool=stride != conv.stride)
 
@@ -199,7 +207,7 @@ class Blocks:
         std = self.std(conv)
         conv.reset_parameters(std)
         if isinstance(conv.attention, CoAttention):
-            conv.attention.reset_parameters(std, self.diagonal)
+            conv.attention = self._co_attention(conv.attention, std)
         elif self.form.on_input:
             return self._block(conv, attend=True, pool=False)
         elif self.attention is not None:
@@ -282,7 +290,20 @@ class Blocks:
     def _attention(self, channels: int, std: float) -> AttentionLayer:
         if self.form is not CoAttention:
             return self.form(channels, group=self.group, **self._form_options())
-        return CoAttention(channels, self.group, self.structure, init_std=std, init_diagonal=self.diagonal)
+        if self.heads == 1:
+            return CoAttention(channels, self.group, self.structure, std, self.diagonal, self.scale)
+        return MultiheadCoAttention(
+            channels, self.group, self.structure, std, self.diagonal, self.scale, heads=self.heads
+        )
+
+    def _co_attention(self, inside: CoAttention, std: float) -> CoAttention:
+        """Return the attention inside a convolution, given the one that the convolution was built with."""
+        if (self.scale, self.heads) == (None, 1):
+            inside.reset_parameters(std, self.diagonal)
+            return inside
+        attention = self._attention(inside.channels, std)
+        assert isinstance(attention, CoAttention)
+        return attention
 
 
 def named(**layers: nn.Module | None) -> nn.Sequential:

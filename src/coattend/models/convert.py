@@ -117,7 +117,7 @@ def _reordered(weight: Tensor, layer: nn.Module, owner: nn.Module | None) -> Ten
         return weight.index_select(2, index)
     if not isinstance(layer, AttentionLayer):
         return weight
-    if not isinstance(layer, CoAttention):
+    if not isinstance(layer, CoAttention) or layer.heads > 1:
         raise ValueError(
             f"convert_state_dict does not know how the weights of {type(layer).__name__} depend on the order of poses; "
             "build the model with attention=output, slice or none."

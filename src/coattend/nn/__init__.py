@@ -4,6 +4,7 @@ from coattend.nn._conv_base import PoseConv2d as PoseConv2d
 from coattend.nn.attention import AttentionLayer as AttentionLayer
 from coattend.nn.attention import PoseAttention as PoseAttention
 from coattend.nn.co_attention import CoAttention as CoAttention
+from coattend.nn.co_attention import MultiheadCoAttention as MultiheadCoAttention
 from coattend.nn.conv import GroupConv2d as GroupConv2d
 from coattend.nn.conv import LiftingConv2d as LiftingConv2d
 from coattend.nn.conv import ProjectionConv2d as ProjectionConv2d
@@ -23,4 +24,5 @@ from coattend.nn.pooling import GroupPool as GroupPool
 from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
+from coattend.nn.pose_self_attention import PoseSelfAttention as PoseSelfAttention
 from coattend.nn.slice_conv import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d

@@ -25,7 +25,8 @@ class AttentionLayer(TabledModule):
 
     Networks, the equivariance checker, optimizers and the exports work with every subclass. A subclass defines
     ``forward``; one that multiplies its input by a mask derives from :class:`PoseAttention` instead. Optional methods
-    are :meth:`matrix` for pictures and :meth:`freeze` for an export other than that of the traced operations.
+    are :meth:`shares` and :meth:`matrix` for pictures, and :meth:`freeze` for an export other than that of the traced
+    operations.
 
     - input_on_group: whether the input is a map or an image
     - on_input: whether networks place the form on the input of each convolution instead of its output
@@ -68,6 +69,13 @@ class AttentionLayer(TabledModule):
 
     def matrix(self) -> Tensor | None:
         """Return the matrices (channels, group, group) that relate poses, or None for a form that has none."""
+        return None
+
+    def shares(self, x: Tensor) -> Tensor | None:
+        """Return how much attention each response of a map gets, in the shape of the map; None if that is unknown.
+
+        For a form with a mask it is the mask. Pictures show it.
+        """
         return None
 
     def freeze(self, builder: Any, value: Any) -> Any:
@@ -118,6 +126,10 @@ class PoseAttention(AttentionLayer):
     def mask(self, x: Tensor) -> Tensor:
         """Return the mask of a map, in the shape of the map."""
         raise NotImplementedError(f"{type(self).__name__} does not define mask(x), which every PoseAttention needs.")
+
+    def shares(self, x: Tensor) -> Tensor:
+        """Return the mask."""
+        return self.mask(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``mask(x) * x``."""

@@ -13,7 +13,7 @@ from coattend.functional import build_kernels
 from coattend.functional.attention import attend, attend_slices, attention_index, attention_mask, attention_matrix
 from coattend.groups import FiniteGroup
 from coattend.nn.attention import PoseAttention
-from coattend.nn.checks import check_choice, check_dtype, check_number, check_real_map
+from coattend.nn.checks import check_choice, check_dtype, check_integer, check_number, check_real_map
 
 Structure = Literal["group", "paper", "full"]
 
@@ -21,8 +21,9 @@ Structure = Literal["group", "paper", "full"]
 class CoAttention(PoseAttention):
     """Weigh the responses of the poses relative to one another, separately for each channel and position.
 
-    ``l[g] = sum_h x[h] A[h, g] / n``, ``mask = softmax(l) / max softmax(l)``, ``y = mask * x``.
+    ``l[g] = scale sum_h x[h] A[h, g]``, ``mask = softmax(l) / max softmax(l)``, ``y = mask * x``.
 
+    - scale: 1 / n unless another number is given
     - x: the n responses along the group axis; A: the matrix of the channel; n: the group's order
     - ``structure="group"``: ``A[h, g] = a[g^-1 h]``, one vector ``a`` per channel, exactly equivariant to any group
     - ``structure="paper"``: the circulant blocks of [RH20] Eq. 11, for dihedral groups and C2 x Cn (for cyclic groups
@@ -41,6 +42,8 @@ class CoAttention(PoseAttention):
     """
 
     slice_parameters: ClassVar[Mapping[str, int]] = {"weight": 0}
+    scale: float | None = None  # also of layers pickled before there was a choice
+    heads = 1
     index: Tensor | None
 
     def __init__(
@@ -50,6 +53,7 @@ class CoAttention(PoseAttention):
         structure: Structure = "group",
         init_std: float = 0.05,
         init_diagonal: float = 1.0,
+        scale: float | None = None,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -59,8 +63,10 @@ class CoAttention(PoseAttention):
         self.structure = structure
         self.init_std = check_number(self, "init_std", init_std, 0)
         self.init_diagonal = check_number(self, "init_diagonal", init_diagonal, -math.inf)
-        n = self.group.order
-        shape = (self.channels, n, n) if structure == "full" else (self.channels, n)
+        if scale is not None:
+            self.scale = check_number(self, "scale", scale, 0)
+        n, vectors = self.group.order, self.heads * self.channels
+        shape = (vectors, n, n) if structure == "full" else (vectors, n)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.register_buffer("index", None, persistent=False)
         self._make_tables(self.weight)
@@ -90,8 +96,9 @@ class CoAttention(PoseAttention):
         return all(torch.equal(self.index[p[g][:, None], p[g]], self.index) for g in self.group.elements)
 
     def matrix(self) -> Tensor:
-        """Return the matrices A, (channels, source pose, target pose)."""
-        return self.weight if self.index is None else attention_matrix(self.weight, self.index)
+        """Return the matrices A, (channels, source pose, target pose), times ``n * scale``: 1 by default."""
+        matrix = self.weight if self.index is None else attention_matrix(self.weight, self.index)
+        return matrix if self.scale is None else matrix * (self.scale * self.group.order)
 
     def mask(self, x: Tensor) -> Tensor:
         """Return the mask of a map, in [0, 1], the largest value along the group axis being 1."""
@@ -118,12 +125,54 @@ class CoAttention(PoseAttention):
         check_dtype(self, x, self.weight)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, structure={self.structure!r}"
+        scale = "" if self.scale is None else f", scale={self.scale:g}"
+        return f"{super().extra_repr()}, structure={self.structure!r}{scale}"
 
     def _tables(self) -> dict[str, Tensor]:
         if self.structure == "full":
             return {}
         return {"index": (attention_index if self.structure == "group" else paper_index)(self.group)}
+
+
+class MultiheadCoAttention(CoAttention):
+    """Co-attention with several vectors per channel, whose masks are averaged: ``y = x * mean_k mask_k``.
+
+    Arguments as :class:`CoAttention`, and ``heads``, the number of vectors. Masks are in [0, 1]; a pose passes whole if
+    all heads attend to it most.
+
+    Shapes: as CoAttention; weight (heads * channels, group), head by head.
+
+    >>> MultiheadCoAttention(10, "p4", heads=2).weight.shape
+    torch.Size([20, 4])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        group: FiniteGroup | str,
+        structure: Structure = "group",
+        init_std: float = 0.05,
+        init_diagonal: float = 1.0,
+        scale: float | None = None,
+        heads: int = 2,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.heads = check_integer(self, "heads", heads, 1)
+        super().__init__(channels, group, structure, init_std, init_diagonal, scale, device=device, dtype=dtype)
+
+    def mask(self, x: Tensor) -> Tensor:
+        """Return the mean of the masks of the heads."""
+        self.check(x)
+        return torch.stack([attention_mask(x, matrix) for matrix in self.matrix().chunk(self.heads)]).mean(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        return torch.stack([attend(x, matrix) for matrix in self.matrix().chunk(self.heads)]).mean(0)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, heads={self.heads}"
 
 
 def paper_index(group: FiniteGroup) -> Tensor:

@@ -60,7 +60,7 @@ def attention_figure(
         _draw_arrows(figure, view, inputs, titles, group, strip, strip_bottom / height)
         bottom = heights["foot"] / height
         left = ROW_NAMES
-        for name, tiles, colours in _columns(picture, inputs):
+        for name, tiles, colours in _columns(picture, inputs, "mask" if view.multiplies else "share"):
             breadth = tile * (tiles.shape[1] * (1 + GAP) - GAP)
             axes = figure.add_axes((left / width, bottom, breadth / width, mosaic_height / height))
             limits = (min(0.0, np.nanmin(tiles)), max(1.0, np.nanmax(tiles))) if colours == RATIOS else None
@@ -81,7 +81,7 @@ def attention_figure(
     return figure
 
 
-def _columns(picture: LayerPicture, inputs: Tensor) -> list[tuple[str, NDArray[np.float64], str | None]]:
+def _columns(picture: LayerPicture, inputs: Tensor, shown: str) -> list[tuple[str, NDArray[np.float64], str | None]]:
     """Return title, tiles (input pose, pose, height, width) and colour map of each mosaic; None for the inputs."""
     space = "\n" if picture.responses.shape[1] == 1 else " "  # a single pose is narrower than its title
     columns: list[tuple[str, NDArray[np.float64], str | None]] = [
@@ -90,8 +90,8 @@ def _columns(picture: LayerPicture, inputs: Tensor) -> list[tuple[str, NDArray[n
     ]
     if picture.mask is None:
         return [*columns, (f"responses{space}brought back", picture.back.double().numpy(), AMOUNTS)]
-    mask = ("mask", picture.mask.double().numpy(), RATIOS)
-    return [*columns, mask, (f"masks{space}brought back", picture.back.double().numpy(), RATIOS)]
+    mask = (shown, picture.mask.double().numpy(), RATIOS)
+    return [*columns, mask, (f"{shown}s{space}brought back", picture.back.double().numpy(), RATIOS)]
 
 
 def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) -> NDArray[np.float64]:
@@ -239,8 +239,11 @@ def _caption(picture: LayerPicture, view: LayerView, group: FiniteGroup, width: 
         kind = "This network has no attention: only its responses are shown."
         back = "Brought back: each row moved back to the first input, its poses relabelled."
     else:
+        name = "mask" if view.multiplies else "share"
         kind = "Mask: the factor by which attention multiplies each response."
-        back = "Brought back: the masks of each row moved back to the first input, poses relabelled."
+        if not view.multiplies:
+            kind = "Share: the attention that each pose gets, as a mean over all poses that attend to it."
+        back = f"Brought back: the {name}s of each row moved back to the first input, poses relabelled."
     end = f"{_differences(picture, group)} Layer: {picture.layer}."
     return "\n".join(textwrap.wrap(f"{arrows} {middle} {kind} {back} {end}", int(width * 14.5)))
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coattend.nn import PoseAttention
+from coattend.nn import AttentionLayer
 from coattend.report.attention_figure import mosaic, mosaic_centres
 from coattend.report.style import SIGNED, bare, drawing
 from coattend.report.views import pose_name
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 CHANNELS = 10
 
 
-def _layers_with_matrices(model: nn.Module) -> dict[str, tuple[PoseAttention, Tensor]]:
+def _layers_with_matrices(model: nn.Module) -> dict[str, tuple[AttentionLayer, Tensor]]:
     """Return the attention layers that have a matrix and more than one pose, with their matrices, by name."""
     layers = {
         name: (module, module.matrix())
         for name, module in model.named_modules()
-        if isinstance(module, PoseAttention) and module.group.order > 1
+        if isinstance(module, AttentionLayer) and module.group.order > 1
     }
     return {name: (module, matrix.detach()) for name, (module, matrix) in layers.items() if matrix is not None}
 
@@ -78,7 +78,7 @@ def matrices_figure(model: nn.Module) -> Figure:
     return figure
 
 
-def _draw_pattern(axes: Axes, layer: PoseAttention, matrix: Tensor) -> None:
+def _draw_pattern(axes: Axes, layer: AttentionLayer, matrix: Tensor) -> None:
     """Draw which entries of the matrices are one parameter."""
     group = layer.group
     n = group.order
@@ -106,7 +106,7 @@ def tied_entries(matrices: NDArray[np.float64]) -> NDArray[np.int64]:
     return first.argsort().argsort()[number.ravel()].reshape(order, order).T
 
 
-def structure_name(layer: PoseAttention, index: NDArray[np.int64]) -> str:
+def structure_name(layer: AttentionLayer, index: NDArray[np.int64]) -> str:
     """Return in a word or two what ties the entries of the matrices together."""
     group = layer.group
     if index.max() + 1 == index.size:

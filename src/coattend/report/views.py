@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from coattend.equivariance.geometry import window_of
 from coattend.groups import FiniteGroup
 from coattend.groups.action import transform_image, transform_map
-from coattend.nn import PoseAttention, PoseConv2d, SliceCoAttentiveConv2d
+from coattend.nn import AttentionLayer, PoseAttention, PoseConv2d, SliceCoAttentiveConv2d
 from coattend.nn.observe import Call, evaluating, recording
 
 COVERED = 0.9  # of the weights of an interpolation, so that the rest does not matter
@@ -20,10 +20,12 @@ COVERED = 0.9  # of the weights of an interpolation, so that the rest does not m
 class LayerView:
     """One layer along the group axis for a batch of images.
 
-    - responses, mask: (batch, channels, group, height, width); mask is None for a layer without attention
+    - responses, mask: (batch, channels, group, height, width); mask is None for a layer without attention, and for
+      attention that does not multiply its input, how much attention each response gets
     - slices: with slice attention the relative poses of the filter slices, otherwise empty; the channel axis runs over
       output channels and, within each, over slices
     - reduction: the distance of two neighbouring positions, in pixels of the image
+    - multiplies: whether attention multiplies the responses by the mask
     """
 
     name: str
@@ -32,6 +34,7 @@ class LayerView:
     mask: Tensor | None
     slices: tuple[int, ...]
     reduction: int
+    multiplies: bool = True
 
     @property
     def attended(self) -> Tensor:
@@ -48,7 +51,7 @@ class LayerView:
 
 def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
     """Return every attention layer in the order of execution; without any, the map of every convolution."""
-    attentive = any(isinstance(module, PoseAttention) for module in model.modules())
+    attentive = any(_attends(module) for module in model.modules())
     slices: dict[nn.Module, tuple[int, ...]] = {
         module.attention: module.relative for module in model.modules() if isinstance(module, SliceCoAttentiveConv2d)
     }
@@ -58,12 +61,13 @@ def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
         return None if window is None else (call.inputs[0].shape[-1], call.output.shape[-1], window.stride)
 
     def view(call: Call) -> tuple[Call, FiniteGroup, Tensor, Tensor | None] | None:
-        if isinstance(call.layer, PoseAttention):
-            return call, call.layer.group, call.inputs[0], call.layer.mask(call.inputs[0])
+        if isinstance(call.layer, AttentionLayer):
+            shares = call.layer.shares(call.inputs[0]) if _attends(call.layer) else None
+            return None if shares is None else (call, call.layer.group, call.inputs[0], shares)
         assert isinstance(call.layer, PoseConv2d)
         return (call, call.layer.group, call.output, None) if call.output.ndim == 5 else None
 
-    layers = PoseAttention if attentive else PoseConv2d
+    layers = AttentionLayer if attentive else PoseConv2d
     with (
         evaluating(model),
         recording(model, stride) as strides,
@@ -74,14 +78,26 @@ def layer_views(model: nn.Module, images: Tensor) -> list[LayerView]:
     for size, reduced, factor in strides:
         reductions.setdefault(reduced, reductions.get(size, 1) * factor)
     return [
-        LayerView(call.name, group, x, mask, slices.get(call.layer, ()), reductions.get(x.shape[-1], 1))
+        LayerView(
+            call.name,
+            group,
+            x,
+            mask,
+            slices.get(call.layer, ()),
+            reductions.get(x.shape[-1], 1),
+            isinstance(call.layer, PoseAttention) or mask is None,
+        )
         for call, group, x, mask in views
     ]
 
 
+def _attends(module: nn.Module) -> bool:
+    return isinstance(module, AttentionLayer) and module.input_on_group
+
+
 def has_attention(model: nn.Module) -> bool:
     """Return whether a layer of the model attends to poses."""
-    return any(isinstance(module, PoseAttention) and module.group.order > 1 for module in model.modules())
+    return any(isinstance(m, AttentionLayer) and m.input_on_group and m.group.order > 1 for m in model.modules())
 
 
 def posed(image: Tensor, group: FiniteGroup) -> Tensor:
