@@ -44,7 +44,7 @@ def main() -> None:
         reason = str(error).partition("\n")[0] or "none left"
         _end(f"coattend: not enough memory ({reason}); use a smaller network, batch or image size.", 2)
     except KeyboardInterrupt:
-        resumes = sys.argv[1] in ("train", "compare", "reproduce")
+        resumes = sys.argv[1] in ("train", "compare", "reproduce", "leaderboard")
         _end(
             "\ncoattend: stopped" + ("; the same command continues from the last whole epoch." if resumes else "."), 130
         )

@@ -1,15 +1,18 @@
-"""Verbs about runs: train, compare, evaluate, report, recipes, reproduce."""
+"""Verbs about runs: train, compare, evaluate, report, recipes, reproduce, leaderboard."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from coattend._terminal import console, say, working
 from coattend.cli.program import Data, File, Fit, Folder, Model, Name, Pixels, Run, Seeds, Settings, app, leads, shown
+
+if TYPE_CHECKING:
+    from coattend.train import Recipe
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,53 @@ def reproduce(
         write_ledger(ledger, page)
         console().print(reproduction_table(reproductions(ledger, rows, settings)))
         say(f"wrote {page}")
+    return 0
+
+
+@app.command
+def leaderboard(
+    rows: Annotated[tyro.conf.Positional[tuple[str, ...]], shown("[MODEL ...]")] = (),
+    seeds: Seeds = "0",
+    recipe: Annotated[str, shown("NAME")] = "strong",
+    data: Data = None,
+    settings: Settings = (),
+    folder: Folder = Path("runs"),
+    board: Annotated[Path | None, shown("FOLDER")] = None,
+    page: File = None,
+) -> int:
+    """Train networks for the leaderboard, seed after seed, resuming existing runs, and write its page.
+
+    Example: coattend leaderboard p4cnn:head=max e4cnn --seeds 0,1,2,3,4
+
+    Args:
+        rows: Names of `coattend models`, optionally with options after a colon; without any, the page is written again.
+        seeds: Seeds, separated by commas.
+        recipe: A recipe without validation images; the error is that of the last epoch.
+        data: A dataset's name; by default the recipe's.
+        settings: Change a field of the recipe; may be repeated. `coattend recipes` lists the fields.
+        folder: The folder of the run folders.
+        board: The folder with a file for each row; by default the folder leaderboard in the folder of the runs.
+        page: The page written from it; by default leaderboard.md in that folder.
+    """
+    from coattend.report.leaderboard import write_leaderboard
+    from coattend.train import changed, get_recipe
+    from coattend.train.comparison import train_all
+    from coattend.train.entry import train_entry
+
+    _keep_memory("cpu")
+    board = folder / "leaderboard" if board is None else board
+    page = board / "leaderboard.md" if page is None else page
+    recipes = {row: changed(get_recipe(recipe, row, data), settings) for row in rows}
+
+    def train_one(model: str, recipe: Recipe, seed: int) -> None:
+        entry = train_entry(model, recipe, seed, folder, board)
+        say(f"{model} seed {seed}: {entry.record.result.error.last:.2f}%, turned {entry.turned_error:.2f}%")
+        write_leaderboard(board, page)
+
+    train_all([(row, seed) for seed in _seeds(seeds) for row in rows], recipes, train_one)
+    board.mkdir(parents=True, exist_ok=True)
+    write_leaderboard(board, page)
+    say(f"wrote {page}")
     return 0
 
 

@@ -76,12 +76,17 @@ def ledger_text(ledger: Path) -> str:
     rows = rows_of(records)
     reading = ledger / "reading.md"
     introduction = [reading.read_text()] if reading.is_file() else []
+    parts = [HEADER, *made_of(records), *introduction, _paper_table(rows)]
+    return "\n".join([*parts, *filter_section(rows), *_other_tables(rows)]) + "\n"
+
+
+def made_of(records: Sequence[Record]) -> list[str]:
+    """Return how many runs and hours a page is made of, and on which processors."""
     hours = sum(record.result.seconds for record in records) / 3600
-    made_of = f"This page is made of {_count(len(records))}, {hours:.1f} hours of training."
     arithmetics = Counter(record.arithmetic or "not recorded" for record in records)
     by_arithmetic = "; ".join(f"{name}: {_count(count)}" for name, count in sorted(arithmetics.items()))
-    parts = [HEADER, made_of, f"By arithmetic: {by_arithmetic}.\n", *introduction, _paper_table(rows)]
-    return "\n".join([*parts, *filter_section(rows), *_other_tables(rows)]) + "\n"
+    total = f"This page is made of {_count(len(records))}, {hours:.1f} hours of training."
+    return [total, f"By arithmetic: {by_arithmetic}.\n" if records else ""]
 
 
 def _paper_table(rows: Mapping[Kind, Row]) -> str:
@@ -157,7 +162,7 @@ def _reading_order(kind: Kind) -> tuple[str, ...]:
 
 
 def counterpart(kind: Kind) -> Kind:
-    """Return the kind that co-attentive networks are compared with: without attention, and settings that concern it.
+    """Return the kind that a network is compared with: without attention or generated filters, and their settings.
 
     >>> other = counterpart(Kind("a_p4cnn:attention=output,head=max", "house", ("attention_lr=4", "lr=1"), "mini", ""))
     >>> other.model, other.settings
@@ -165,6 +170,8 @@ def counterpart(kind: Kind) -> Kind:
     """
     name, _, options = kind.model.partition(":")
     rest = ",".join(option for option in options.split(",") if option and not _is_of(option, ATTENTION_OPTIONS))
+    if name == "e4cnn" and "generated=false" not in rest:
+        rest = f"{rest},generated=false".lstrip(",")
     settings = tuple(setting for setting in kind.settings if not _is_of(setting, ATTENTION_FIELDS))
     return replace(kind, model=name.removeprefix("a_") + (f":{rest}" if rest else ""), settings=settings)
 

@@ -66,7 +66,7 @@ def compare(
     def train_one(model: str, recipe: Recipe, seed: int) -> None:
         train(model, recipe, seed, root, accelerator=accelerator, devices=devices, nodes=nodes)
 
-    _train_all(jobs, recipes, train_one)
+    train_all(jobs, recipes, train_one)
     if not is_first():
         return None
     folders = {model: [RunFolder.of(root, model, recipes[model], seed) for seed in seeds] for model in models}
@@ -91,7 +91,7 @@ def _row(records: Sequence[Record]) -> Row:
     return Row(tuple(records))
 
 
-def _train_all(
+def train_all(
     jobs: Sequence[tuple[str, int]], recipes: Mapping[str, Recipe], train_one: Callable[[str, Recipe, int], None]
 ) -> None:
     """Train every model with every seed; runs that another process is training come last."""

@@ -148,11 +148,21 @@ def difference(pairs: Sequence[Pair]) -> Difference:
 
 def over_seeds(deltas: Sequence[float]) -> Difference:
     """Return Student's interval for the mean of paired differences."""
+    limits = interval(deltas)
+    if limits is None:
+        raise IncomparableError("not compared: an interval over seeds takes at least two")
+    return Difference(statistics.fmean(deltas), *limits, f"paired over {len(deltas)} seeds")
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return Student's 95% interval of a mean; None for one value."""
     from scipy import stats  # type: ignore[import-untyped]
 
-    mean, error = statistics.fmean(deltas), statistics.stdev(deltas) / len(deltas) ** 0.5
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(deltas) - 1)) * error  # t.interval is nan for equal deltas
-    return Difference(mean, mean - reach, mean + reach, f"paired over {len(deltas)} seeds")
+    if len(values) < 2:
+        return None
+    mean, error = statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
+    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)) * error  # t.interval is nan for equal values
+    return mean - reach, mean + reach
 
 
 def over_images(base_wrong: NDArray[np.bool_], other_wrong: NDArray[np.bool_]) -> Difference:

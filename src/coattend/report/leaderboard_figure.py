@@ -1,0 +1,64 @@
+"""The picture of the leaderboard: error against parameters, and against the time of a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coattend.report.style import COLOURS, INK, drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, PLOT = 9.0, 3.2  # inches; the legend comes below
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A row of the leaderboard: mean errors in percent, with the 95% interval over seeds if there are several."""
+
+    name: str
+    parameters: int
+    step: float
+    error: float
+    interval: tuple[float, float] | None
+    turned: float
+
+
+def leaderboard_figure(points: Sequence[Point]) -> Figure:
+    """Draw every row twice, with its interval; a small ring is its error averaged over turned copies."""
+    below = 0.75 + 0.17 * len(points)
+    height = PLOT + below + 0.35
+    with drawing(WIDTH, height) as figure:
+        left = figure.add_axes((0.07, below / height, 0.42, PLOT / height))
+        right = figure.add_axes((0.56, below / height, 0.42, PLOT / height))
+        _draw(left, points, [float(point.parameters) for point in points], "parameters")
+        _draw(right, points, [point.step for point in points], "training step, relative to p4cnn")
+        left.set_title("test error in percent; ring: averaged over turned copies", loc="left")
+        handles, names = left.get_legend_handles_labels()
+        figure.legend(handles, names, loc="lower left", fontsize=8)
+    return figure
+
+
+def _draw(axes: Axes, points: Sequence[Point], positions: Sequence[float], label: str) -> None:
+    from matplotlib.ticker import NullFormatter
+
+    for number, (point, x) in enumerate(zip(points, positions, strict=True)):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+        if point.interval is not None:
+            axes.plot([x, x], point.interval, color=colour, linewidth=1.2)
+        axes.plot(x, point.error, linestyle="", marker=marker, color=colour, label=point.name)
+        axes.plot(x, point.turned, linestyle="", marker="o", markersize=4, markerfacecolor="none", color=colour)
+    axes.set_xscale("log")
+    axes.set_xlabel(label)
+    axes.grid(axis="y")
+    axes.tick_params(colors=INK)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = min(positions), max(positions)
+    axes.set_xlim(low / 1.5, high * 1.5)
+    ticks = [low] if high < 1.05 * low else [low, (low * high) ** 0.5, high]
+    axes.set_xticks(ticks, [f"{tick:,.0f}" if tick >= 100 else f"{tick:.2f}" for tick in ticks])
+    axes.minorticks_off()
