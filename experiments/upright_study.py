@@ -24,7 +24,7 @@ from coattend.report.curves import ANGLES, angle_figure, error_by_angle
 from coattend.report.style import save
 from coattend.train import RunFolder, changed, get_recipe, load_trained, train
 from coattend.train.row import over_seeds
-from experiments.rows import read_rows, write_rows
+from experiments.rows import continued
 
 PAIRS = {
     "p4": ("p4cnn", "a_p4cnn:attention=output"),
@@ -101,14 +101,15 @@ def table(results: Sequence[Result]) -> str:
 
 def main(options: Options) -> None:
     """Compute the missing results, write and draw all of them, and print the table."""
-    results = read_rows(options.results, Result)
-    done = {(r.model, r.seed) for r in results}
-    for seed in options.seeds:
-        for model in MODELS:
-            if (model, seed) not in done:
-                results.append(result_of(options, model, seed))
-                write_rows(options.results, results)
-                print(f"{model} seed {seed}: {statistics.fmean(results[-1].error_by_angle):.2f}%", flush=True)
+
+    def compute(case: tuple[int, str]) -> Result:
+        seed, model = case
+        result = result_of(options, model, seed)
+        print(f"{model} seed {seed}: {statistics.fmean(result.error_by_angle):.2f}%", flush=True)
+        return result
+
+    cases = [(seed, model) for seed in options.seeds for model in MODELS]
+    results = continued(options.results, Result, cases, lambda r: (r.seed, r.model), compute)
     curves = {model: [r.error_by_angle for r in results if r.model == model] for model in MODELS}
     means = {
         model: [statistics.fmean(errors) for errors in zip(*own, strict=True)] for model, own in curves.items() if own

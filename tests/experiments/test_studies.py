@@ -1,0 +1,112 @@
+"""Studies that continue: what is computed is kept, and the rest is computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from experiments.rows import continued, read_rows
+from experiments.small_data_study import BASE, MODELS, Options, Result, main, recipe_for, table
+
+import coattend as ca
+from experiments import small_data_study, upright_study
+
+
+@pytest.fixture(autouse=True)
+def _float32() -> None:
+    torch.set_default_dtype(torch.float32)
+
+
+@dataclass(frozen=True)
+class Square:
+    number: int
+    value: int
+
+
+def test_a_study_continues_where_it_was_stopped(tmp_path: Path) -> None:
+    path, computed = tmp_path / "squares.jsonl", []
+
+    def compute(number: int) -> Square:
+        if number == 3 and len(computed) < 3:
+            raise KeyboardInterrupt
+        computed.append(number)
+        return Square(number, number**2)
+
+    def run() -> list[Square]:
+        return continued(path, Square, range(1, 5), lambda row: row.number, compute)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert [row.number for row in read_rows(path, Square)] == [1, 2]
+    computed.append(0)
+    assert [row.value for row in run()] == [1, 4, 9, 16]
+    assert computed == [1, 2, 0, 3, 4]
+
+
+def test_every_training_has_the_same_number_of_steps() -> None:
+    for images in (100, 500, 1000, 5000):
+        recipe = recipe_for(Options(steps=400), BASE, images)
+        steps = recipe.epochs * -(-images // recipe.batch)
+        assert 400 <= steps < 400 + -(-images // recipe.batch)
+        assert (recipe.train_images, recipe.name, recipe.train_on) == (images, "strong", "train+valid")
+
+
+def test_differences_are_paired_over_seeds() -> None:
+    errors = {BASE: (5.0, 5.2, 5.4, 9.9), "z2cnn": (6.0, 6.1, 6.5)}
+    results = [Result(m, n, 500, "strong", "mini", e) for m, values in errors.items() for n, e in enumerate(values)]
+    results.append(Result(BASE, 0, 1000, "strong", "mini", 3.0))
+    lines = table(results).splitlines()
+    assert lines[0] == "| network | 500 images | 1,000 images |"
+    assert lines[2] == f"| {BASE} | 6.38 | 3.00 |"
+    # By hand: differences 1.0, 0.9, 1.1, deviation 0.1, Student's t with 2 degrees 4.303.
+    assert lines[3] == "| z2cnn | 6.20 (+1.00 [+0.75, +1.25] worse) |  |"
+
+
+def test_the_study_of_small_data_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two small networks on 32 images of mini, then a second time with nothing to train."""
+    monkeypatch.setattr(small_data_study, "MODELS", (BASE, "z2cnn"))
+    options = Options(
+        data="mini",
+        seeds=(0,),
+        images=(32,),
+        steps=1,
+        folder=tmp_path / "runs",
+        results=tmp_path / "results.jsonl",
+        picture=tmp_path / "picture",
+        settings=("test_images=64",),
+    )
+    main(options)
+    results = read_rows(options.results, Result)
+    assert [result.model for result in results] == [BASE, "z2cnn"]
+    assert (tmp_path / "picture.png").is_file()
+    monkeypatch.setattr(small_data_study, "train", None)
+    main(options)
+    assert read_rows(options.results, Result) == results
+
+
+def test_the_study_of_upright_digits_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = ("p4cnn:width=2", "a_p4cnn:width=2,attention=output")
+    monkeypatch.setattr(upright_study, "PAIRS", {"p4": pair})
+    monkeypatch.setattr(upright_study, "MODELS", pair)
+    monkeypatch.setattr(upright_study, "ROTATED", 16)
+    options = upright_study.Options(
+        data="mini",
+        seeds=(0,),
+        folder=tmp_path / "runs",
+        results=tmp_path / "results.jsonl",
+        picture=tmp_path / "picture",
+        settings=("epochs=1", "train_images=64", "test_images=16", "valid_images=16"),
+    )
+    upright_study.main(options)
+    results = read_rows(options.results, upright_study.Result)
+    assert [result.model for result in results] == list(pair)
+    assert all(len(result.error_by_angle) == 72 for result in results)
+    monkeypatch.setattr(upright_study, "train", None)
+    upright_study.main(options)
+
+
+def test_models_of_the_studies_exist() -> None:
+    for model in (*MODELS, *upright_study.MODELS):
+        ca.model_entry(model)
