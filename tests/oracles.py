@@ -130,6 +130,36 @@ def dynamic_conv(v, z, weight, bias, planar):
     return y
 
 
+def self_attention(q, k, v, frequencies, planar, window=None):
+    """y[g](u) = sum_w softmax_w( q[g](u)^T R(g^-1 (w - u)) k[g](w) / sqrt(d) ) v[g](w), head by head."""
+    heads, pairs, _ = frequencies.shape
+    d, (height, width) = 2 * pairs, v.shape[3:]
+    window = window or max(height, width)
+    y = np.zeros_like(v)
+    for b, head, g, row, column in np.ndindex(len(v), heads, len(planar), height, width):
+        channels = slice(head * d, (head + 1) * d)
+        others = [
+            (r, c)
+            for r in range(height)
+            for c in range(width)
+            if r // window == row // window and c // window == column // window
+        ]
+        query, scores = q[b, channels, g, row, column], []
+        for r, c in others:
+            offset = planar[g].T @ np.array([c - column, row - r])  # x to the right, y up
+            key, score = k[b, channels, g, r, c], 0.0
+            for pair in range(pairs):
+                phase = frequencies[head, pair] @ offset
+                rotation = np.array([[np.cos(phase), -np.sin(phase)], [np.sin(phase), np.cos(phase)]])
+                score += query[[pair, pair + pairs]] @ rotation @ key[[pair, pair + pairs]]
+            scores.append(score / np.sqrt(d))
+        weights = np.exp(scores) / np.exp(scores).sum()
+        y[b, channels, g, row, column] = sum(
+            w * v[b, channels, g, r, c] for w, (r, c) in zip(weights, others, strict=True)
+        )
+    return y
+
+
 def attend(x: np.ndarray, vector: np.ndarray, product: np.ndarray, inverse: np.ndarray) -> np.ndarray:
     """[RH20] Eqs. 6-8 to the letter for responses (group, ...): a = x A, softmax(a / n), divide by the maximum."""
     n = len(x)

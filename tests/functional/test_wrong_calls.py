@@ -60,6 +60,8 @@ CALLS: dict[str, tuple[Callable[[Any], object], torch.Tensor]] = {
     "dynamic_group_conv2d v": (lambda v: F.dynamic_group_conv2d(v, MAP, FILTER, None, G), MAP),
     "dynamic_group_conv2d z": (lambda z: F.dynamic_group_conv2d(MAP, z, FILTER, None, G), MAP),
     "dynamic_group_conv2d weight": (lambda w: F.dynamic_group_conv2d(MAP, MAP, w, None, G), FILTER),
+    "group_self_attention q": (lambda q: F.group_self_attention(q, MAP, MAP, torch.ones(1, 1, 2), G), MAP),
+    "group_self_attention frequencies": (lambda f: F.group_self_attention(MAP, MAP, MAP, f, G), torch.ones(1, 1, 2)),
     "projection_conv2d": (lambda x: F.projection_conv2d(x, FILTER, None, G), MAP),
     "slice_attentive_conv2d x": (lambda x: F.slice_attentive_conv2d(x, FILTERS, None, G, SLICES), MAP),
     "slice_attentive_conv2d attention": (lambda a: F.slice_attentive_conv2d(MAP, FILTERS, None, G, a), SLICES),

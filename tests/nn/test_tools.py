@@ -29,6 +29,8 @@ LAYERS = {
     "slice": lambda: nn.SliceCoAttentiveConv2d(4, 4, 3, "p4m"),
     "dynamic": lambda: nn.DynamicGroupConv2d(4, 4, 3, "p4m", slices=2, hidden=3),
     "dynamic C8, steerable": lambda: nn.DynamicGroupConv2d(4, 4, 3, "C8", filters="steerable"),
+    "self-attention": lambda: nn.GroupSelfAttention2d(4, "p4m", heads=2),
+    "transformer": lambda: nn.GroupTransformerBlock(4, "p4m", heads=1, mlp=2, layer_scale=0.1),
     "dynamic, constant": lambda: nn.DynamicGroupConv2d(4, 4, 3, "p4m", generated=False),
     "attention": lambda: nn.CoAttention(4, "p4m"),
     "attention, paper": lambda: nn.CoAttention(4, "p4m", "paper"),

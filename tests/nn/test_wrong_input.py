@@ -29,6 +29,8 @@ IMAGE = torch.zeros(2, 10, 8, 8, dtype=torch.float64)
         (lambda: nn.LiftingConv2d(10, 5, 3, "p4"), IMAGE[0], r"got \(10, 8, 8\)"),
         (lambda: nn.ProjectionConv2d(10, 5, 3, "p4"), IMAGE, "ProjectionConv2d expects a map"),
         (lambda: nn.SliceCoAttentiveConv2d(10, 5, 3, "p4"), IMAGE, "SliceCoAttentiveConv2d expects a map"),
+        (lambda: nn.GroupSelfAttention2d(10, "p4", 1), IMAGE, "GroupSelfAttention2d expects a map"),
+        (lambda: nn.GroupSelfAttention2d(10, "p4", 1, window=3), MAP, r"windows of 3 x 3, which have to cover the map of 8 x 8"),
         (lambda: nn.DynamicGroupConv2d(10, 5, 3, "p4"), IMAGE, "DynamicGroupConv2d expects a map"),
         (lambda: nn.DynamicGroupConv2d(10, 5, 3, "p4"), MAP.float(), "torch.float32 input"),
         (lambda: nn.CoAttention(10, "p4"), IMAGE, "CoAttention expects a map"),

@@ -10,7 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from coattend.export import conv_rules, dynamic_rules, norm_rules  # noqa: F401 - importing them registers their rules
+from coattend.export import (  # noqa: F401 - importing them registers their rules
+    conv_rules,
+    dynamic_rules,
+    norm_rules,
+    self_attention_rules,
+)
 from coattend.export.graph import Builder, Value
 from coattend.export.input import without_turns
 from coattend.export.rules import apply_rule, rule_class

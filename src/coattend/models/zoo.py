@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from coattend.models.allcnn import AllCNN
+from coattend.models.coat_vit import CoatViT
 from coattend.models.e4cnn import E4CNN
 from coattend.models.nin import NIN
 from coattend.models.registry import register_model
@@ -47,3 +48,4 @@ resnet20("r_resnet20_x4", group=CLOCKWISE, width=8)(ResNet20)
 resnet20("a_r_resnet20_x4", group=CLOCKWISE, width=8, attention="slice")(ResNet20)
 
 mnist("e4cnn", group="p4", title="e4-CNN")(E4CNN)
+register_model("coat_vit", dataset="cifar10", image_size=64, group="p4m", title="coat-ViT")(CoatViT)

@@ -25,4 +25,6 @@ from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
 from coattend.nn.pose_self_attention import PoseSelfAttention as PoseSelfAttention
+from coattend.nn.self_attention import GroupSelfAttention2d as GroupSelfAttention2d
+from coattend.nn.self_attention import GroupTransformerBlock as GroupTransformerBlock
 from coattend.nn.slice_conv import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d
