@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -220,12 +221,12 @@ class GroupLayerNorm2d(nn.Module):
         check_real_map(self, x, self.num_channels)
         if self.weight is not None:
             check_device(self, x, self.weight)
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        variance, mean = torch.var_mean(wide, dim=(1, 2), correction=0, keepdim=True)
-        y = (wide - mean) * torch.rsqrt(variance + self.eps)
-        if self.weight is not None and self.bias is not None:
-            y = y * self.weight[:, None, None, None] + self.bias[:, None, None, None]
-        return y.to(x.dtype)
+        by_position = x.permute(0, 3, 4, 1, 2)  # as in memory that is channels-last, and layer_norm returns it so
+        wide = by_position.to(torch.promote_types(x.dtype, torch.float32))
+        scale, shift = (
+            None if t is None else t.to(wide.dtype)[:, None].expand(wide.shape[3:]) for t in (self.weight, self.bias)
+        )
+        return F.layer_norm(wide, wide.shape[3:], scale, shift, self.eps).to(x.dtype).permute(0, 3, 4, 1, 2)
 
     def extra_repr(self) -> str:
         return f"{self.num_channels}, eps={self.eps}, affine={self.affine}"

@@ -65,6 +65,11 @@ class GroupSelfAttention2d(TabledModule):
         self.out = GroupConv2d(self.channels, self.channels, 1, self.group, device=device, dtype=dtype)
         self._make_tables(self.qkv.weight)
 
+    def reset_parameters(self) -> None:
+        """Draw the weights of the projections."""
+        self.qkv.reset_parameters()
+        self.out.reset_parameters()
+
     def forward(self, x: Tensor) -> Tensor:
         check_map(self, x, self.channels, self.group.order, self.group.dimension)
         check_dtype(self, x, self.qkv.weight)
@@ -97,7 +102,13 @@ class LayerScale(nn.Module):
 
     def __init__(self, channels: int, value: float, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full((channels, 1, 1, 1), value, device=device, dtype=dtype))
+        self.value = value
+        self.weight = nn.Parameter(torch.empty(channels, 1, 1, 1, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set all factors to the first value."""
+        nn.init.constant_(self.weight, self.value)
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight
