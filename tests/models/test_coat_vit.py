@@ -11,7 +11,7 @@ import coattend as ca
 from coattend.export import check_certificate, export_onnx, freeze
 from coattend.nn.observe import estimate_norm_statistics
 
-SMALL = {"width": 8, "depth": 1, "heads": 2, "mlp": 2}
+SMALL = {"width": 8, "depth": 1, "token_heads": 2, "mlp": 2}
 
 
 def settled(**options: object) -> torch.nn.Module:

@@ -16,10 +16,10 @@ class CoatViT(EquivariantNetwork):
 
     - patch: how many pixels of the image one position stands for along an axis, a power of 2; each halving is a
       pooling of the stem
-    - heads, mlp, window: see :class:`GroupTransformerBlock`
+    - token_heads: heads of the blocks per pose; mlp, window: see :class:`GroupTransformerBlock`
     - layer_scale: see there; 0 for none
 
-    The options of attention, norm and filters are those of the stem.
+    The options of attention (``heads`` is one of them), norm and filters are those of the stem.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class CoatViT(EquivariantNetwork):
         num_classes: int = 10,
         in_channels: int = 3,
         depth: int = 6,
-        heads: int = 4,
+        token_heads: int = 4,
         mlp: int = 4,
         patch: int = 4,
         window: int | None = None,
@@ -44,7 +44,10 @@ class CoatViT(EquivariantNetwork):
             stem[f"pool{number}"] = SpatialMaxPool2d(2)
             stem[f"layer{number}"] = layers.activate(layers.conv(width, width, 3, padding=1))
         blocks = OrderedDict(
-            (f"block{number}", GroupTransformerBlock(width, layers.group, heads, window, mlp, layer_scale or None))
+            (
+                f"block{number}",
+                GroupTransformerBlock(width, layers.group, token_heads, window, mlp, layer_scale or None),
+            )
             for number in range(1, depth + 1)
         )
         super().__init__(
