@@ -11,7 +11,7 @@ import coattend as ca
 from coattend.data import load_data
 from coattend.groups.action import transform_image, transform_map
 from coattend.nn import CoAttention
-from coattend.report.attention_figure import arrow_field, mosaic
+from coattend.report.attention_figure import arrow_field, attention_figure, mosaic, shown_elements
 from coattend.report.views import (
     LayerView,
     brought_back,
@@ -148,6 +148,24 @@ def test_brought_back_undoes_every_element() -> None:
     x = torch.randn(1, 2, 8, 5, 5)
     turned: Tensor = torch.cat([transform_map(x, G, g) for g in G.elements])
     assert torch.equal(brought_back(turned, G), x.expand(8, -1, -1, -1, -1))
+
+
+@pytest.mark.parametrize(("name", "shown"), [("C16", 16), ("C24", 12), ("D16", 16), ("C128", 16)])
+def test_figures_of_large_groups_show_evenly_spaced_poses(name: str, shown: int) -> None:
+    G = ca.get_group(name)
+    view = LayerView("layer", G, torch.rand(G.order, 1, G.order, 4, 4), None, (), 1)
+    names = [f"row {g}" for g in G.elements]
+    elements = shown_elements(G)
+    assert len(elements) == shown
+    assert elements == list(range(0, G.order, G.order // shown))
+    figure = attention_figure(view, torch.rand(G.order, 1, 4, 4), names, "title", G)
+    assert [axes.get_title() for axes in figure.axes[:shown]] == [names[g] for g in elements]
+    responses = figure.axes[shown + 1]
+    assert [label.get_text() for label in responses.get_xticklabels()] == [pose_name(G, g) for g in elements]
+    tiles = view.responses[elements][:, 0, elements].numpy()
+    assert np.array_equal(np.asarray(responses.images[0].get_array().filled(np.nan)), mosaic(tiles), equal_nan=True)
+    text = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
+    assert (f"{shown} of the {G.order} poses are shown." in text) == (G.order > 16)
 
 
 def test_a_mosaic_keeps_every_number() -> None:

@@ -26,6 +26,7 @@ GAP = 0.12  # between the tiles of a mosaic, in tiles
 BETWEEN = 0.4  # between mosaics, in inches
 UPRIGHT, MIRRORED = "#ff9f1c", "#4cc9f0"
 CROWDED = 16  # arrows in a row, at most about this many
+MOST_SHOWN = 16  # poses in rows and columns, at most
 ROUNDING = 1e-3  # differences below this are attributed to rounding
 FAINT = 0.3  # arrows below this share of the strongest are left out
 
@@ -37,8 +38,10 @@ def attention_figure(
 
     ``inputs`` are the images (element, channels, height, width) from 0 to 255 that ``view`` was made from.
     """
-    picture = layer_picture(view, group)
-    rows, poses = len(inputs), view.group.order
+    elements, columns = shown_elements(group), shown_elements(view.group)
+    picture = layer_picture(view, group).selected(elements, columns)
+    inputs, row_names = inputs[elements], [row_names[g] for g in elements]
+    rows, poses = len(elements), len(columns)
     tile = 1.2 if poses == 1 else 0.7 if poses <= 4 else 0.52
     blocks = 2 if picture.mask is None else 3
     width = max(9.5, ROW_NAMES + tile + blocks * (BETWEEN + tile * (poses * (1 + GAP) - GAP)) + 0.3)
@@ -57,7 +60,9 @@ def attention_figure(
     with drawing(width, height) as figure:
         figure.text(0.3 / width, 1 - 0.28 / height, title, size=12, weight="bold", va="center")
         strip_bottom = height - heights["title"] - strip
-        _draw_arrows(figure, view, inputs, titles, group, strip, strip_bottom / height)
+        fields = [arrow_field(view, group, inputs.shape[-1], g) for g in elements]
+        reach = 0.95 * view.reduction * arrow_step(view.responses.shape[-1])
+        _draw_arrows(figure, inputs, titles, fields, reach, strip, strip_bottom / height)
         bottom = heights["foot"] / height
         left = ROW_NAMES
         for name, tiles, colours in _columns(picture, inputs, "mask" if view.multiplies else "share"):
@@ -72,7 +77,7 @@ def attention_figure(
                 axes.set_xticks([])
             else:
                 axes.xaxis.tick_top()
-                names = [pose_name(view.group, g) for g in range(poses)]
+                names = [pose_name(view.group, g) for g in columns]
                 axes.set_xticks(mosaic_centres(poses, tiles.shape[3]), names, size=8 if poses <= 4 else 7)
                 axes.set_yticks([])
                 _draw_scale(figure, axes, breadth, width, height)
@@ -92,6 +97,11 @@ def _columns(picture: LayerPicture, inputs: Tensor, shown: str) -> list[tuple[st
         return [*columns, (f"responses{space}brought back", picture.back.double().numpy(), AMOUNTS)]
     mask = (shown, picture.mask.double().numpy(), RATIOS)
     return [*columns, mask, (f"{shown}s{space}brought back", picture.back.double().numpy(), RATIOS)]
+
+
+def shown_elements(group: FiniteGroup) -> list[int]:
+    """Return the elements in a figure: all, or evenly spaced ones of a large group, which no page has room for."""
+    return list(group.elements[:: -(-group.order // MOST_SHOWN)])
 
 
 def arrow_field(view: LayerView, group: FiniteGroup, image_size: int, row: int) -> NDArray[np.float64]:
@@ -195,23 +205,21 @@ def _draw_scale(figure: Figure, axes: Axes, breadth: float, width: float, height
 
 def _draw_arrows(
     figure: Figure,
-    view: LayerView,
     inputs: Tensor,
     titles: Sequence[str],
-    group: FiniteGroup,
+    fields: Sequence[NDArray[np.float64]],
+    reach: float,
     strip: float,
     bottom: float,
 ) -> None:
     width, height = figure.get_size_inches()
     size = inputs.shape[-1]
-    for row, title in enumerate(titles):
+    for row, (title, field) in enumerate(zip(titles, fields, strict=True)):
         side = strip - 0.12
         axes = figure.add_axes(((0.3 + row * strip) / width, bottom, side / width, side / height))
         tile = _tiles_of(inputs[row : row + 1])[0, 0]
         axes.imshow(DIMMED * np.broadcast_to(tile, (*tile.shape[:2], 3)), interpolation="none")
         axes.set_title(title, size=8, pad=3)
-        field = arrow_field(view, group, size, row)
-        reach = 0.95 * view.reduction * arrow_step(view.responses.shape[-1])
         for kind, colour in ((0, UPRIGHT), (1, MIRRORED)):
             x, y, dx, dy = field[field[:, 4] == kind, :4].T
             axes.quiver(
@@ -235,6 +243,8 @@ def _caption(picture: LayerPicture, view: LayerView, group: FiniteGroup, width: 
         arrows = "This network has one pose only, so there are no orientations to show."
     middle = "Each image is labelled with its pose and the predicted class. Each row is one input"
     middle += f"; each column one of the {view.group.order} poses of the same filter." if view.group.order > 1 else "."
+    if group.order > MOST_SHOWN:
+        middle += f" {len(shown_elements(group))} of the {group.order} poses are shown."
     if picture.mask is None:
         kind = "This network has no attention: only its responses are shown."
         back = "Brought back: each row moved back to the first input, its poses relabelled."

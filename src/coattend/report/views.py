@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -137,6 +139,12 @@ class LayerPicture:
     back: Tensor
     difference: float
     interpolated_difference: float | None
+
+    def selected(self, rows: Sequence[int], poses: Sequence[int]) -> LayerPicture:
+        """Return the arrays of some input poses and some poses of the layer."""
+        index = np.ix_(rows, poses)
+        mask = None if self.mask is None else self.mask[index]
+        return replace(self, responses=self.responses[index], mask=mask, back=self.back[index])
 
 
 def layer_picture(view: LayerView, group: FiniteGroup, channel: int | None = None) -> LayerPicture:
