@@ -32,13 +32,13 @@ LIMIT = 1.05
 
 
 def against_plain(batch: int, seconds: float) -> Measurement:
-    """Measure p4-CNN relative to its convolutions alone."""
+    """Measure p4-CNN relative to its convolutions alone, in the same memory format."""
     images = torch.randn(batch, 1, 28, 28)
     steps = {
         "frozen": inference(freeze(create_model("p4cnn").eval()), images),
-        "plain": inference(plain_network(), images),
+        "plain": inference(plain_network().to(memory_format=torch.channels_last), images),  # type: ignore[call-overload]
     }
-    times = interleaved(steps, rounds(steps, seconds))
+    times = interleaved(steps, rounds(steps, seconds), warm_up=1)
     return compared("inference", f"{PLAIN}, batch {batch}", times["frozen"], times["plain"], limit=1.03)
 
 
@@ -54,22 +54,21 @@ def against_unfrozen(name: str, batches: tuple[int, ...], seconds: float, thread
         images = torch.randn(batch, network.in_channels, size, size)
         steps = {form: inference(module, images) for form, module in networks.items()}
         steps[".onnx"] = onnx_step(session, images)
-        times = interleaved(steps, rounds(steps, seconds))
+        times = interleaved(steps, rounds(steps, seconds), warm_up=1)
         for form in FORMS:
             limit = LIMIT if form == "frozen" else None
-            own = compared(form, f"{name}, batch {batch}", times[form], times["own"], limit)
-            measurements.append(own)
+            measurements.append(compared(form, f"{name}, batch {batch}", times[form], times["own"], limit))
     return measurements
 
 
 def rounds(steps: dict[str, Step], seconds: float) -> int:
-    """Return how many rounds take so many seconds, at least 7."""
+    """Return how many rounds take so many seconds, at least 5."""
     for step in steps.values():
         step()
     start = time.perf_counter()
     for step in steps.values():
         step()
-    return max(7, min(100, int(seconds / (time.perf_counter() - start))))
+    return max(5, min(100, int(seconds / (time.perf_counter() - start))))
 
 
 def loaded(frozen: nn.Module) -> nn.Module:

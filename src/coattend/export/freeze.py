@@ -39,9 +39,10 @@ def freeze(model: nn.Module) -> fx.GraphModule:
 
     Filters are expanded once, batch norms are folded into the convolutions before them, dropout is removed, and the
     convolutions exchange 4-D tensors (batch, channels * poses, height, width): to other tools it is an ordinary CNN.
-    ``torch.save`` writes it, and it loads where this library is not installed. The network must be in evaluation mode;
-    it is not changed, and shares no memory with the frozen one. Attention overwrites its own results, so a frozen
-    network is for inference; use the original for gradients. A ``Classifier`` freezes with its preprocessing.
+    Attention uses the operators of this library; ``torch.save`` writes torch functions instead, and the file loads
+    where this library is not installed. The network must be in evaluation mode; it is not changed, and shares no memory
+    with the frozen one. Attention overwrites its own results, so a frozen network is for inference; use the original
+    for gradients. A ``Classifier`` freezes with its preprocessing.
 
     >>> from coattend.models import create_model
     >>> frozen = freeze(create_model("p4cnn").eval())

@@ -114,11 +114,12 @@ class FrozenSliceConv2d(FrozenUnit):
         """See :meth:`FrozenUnit.fused`; in parts of the batch whose responses stay in the cache."""
         positions = planes.shape[-2:].numel() // math.prod(self.conv.stride)
         image_bytes = self.conv.out_channels * positions * planes.element_size()
-        attended = [
-            attend_slices(self.conv(part), self.matrices, self.rows, self.slices)
-            for part in batch_parts(self._by_pose(planes), image_bytes, RESPONSE_BYTES)
-        ]
-        return self._finish((torch.cat(attended) if len(attended) > 1 else attended[0]).flatten(1, 2))
+        parts = [self._attended(part) for part in batch_parts(planes, image_bytes, RESPONSE_BYTES)]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _attended(self, planes: Tensor) -> Tensor:
+        responses = self.conv(self._by_pose(planes))
+        return self._finish(attend_slices(responses, self.matrices, self.rows, self.slices).flatten(1, 2))
 
     def standard(self, planes: Tensor) -> Tensor:
         """See :meth:`FrozenUnit.standard`; one slice after the other, which keeps what is gathered in the cache."""
