@@ -21,17 +21,21 @@ from torch import Tensor, nn
 
 from coattend._timing import Measurement, Step, compared, inference, interleaved, saved_bytes, training_step
 from coattend.models import create_model, list_models
-from coattend.nn import CoAttention
+from coattend.models.blocks import ConvBlock
+from coattend.nn import CoAttention, DynamicGroupConv2d, GroupConv2d
 from coattend.version import __version__
 
 ATTENTIVE = "a_p4cnn:attention=output"
+GENERATED = "e4-CNN / p4-CNN of its shape"
 LIMITS = {
     ("training step", "p4-CNN / plain conv2d network"): 1.05,
     ("training step", "a-p4-CNN (output) / p4-CNN"): 1.20,
     ("training step", "a-DREN (slice) / DREN"): 2.0,
     ("training step", "p4-CNN / e2cnn's p4-CNN"): 1.02,
     ("inference", "a-p4-CNN (output) / p4-CNN"): 1.15,
+    ("training step", GENERATED): 2.0,
     ("saved bytes", "a-p4-CNN (output) / p4-CNN"): 1.5,
+    ("saved bytes", GENERATED): 2.0,
     ("building", "slowest of our networks / e2cnn's p4-CNN"): 0.5,
     ("compiled", "p4-CNN, compiled / eager"): 1.02,
     ("compiled", "a-p4-CNN (output), compiled / eager"): 1.02,
@@ -75,6 +79,8 @@ def _timed(kind: str, step: Callable[[nn.Module], Step], rounds: int, with_e2cnn
     yield _line(kind, "a-p4-CNN (literal formula) / p4-CNN", times["literal"], times["p4"])
     times = seconds({"dren": without_dropout("dren"), "slice": without_dropout("a_dren")})
     yield _line(kind, "a-DREN (slice) / DREN", times["slice"], times["dren"])
+    times = seconds({"generated": without_dropout("e4cnn"), "p4": p4_network_of_e4_shape()})
+    yield _line(kind, GENERATED, times["generated"], times["p4"])
     if with_e2cnn:
         times = seconds({"p4": without_dropout("p4cnn"), "e2cnn": E2cnnNetwork()})
         yield _line(kind, "p4-CNN / e2cnn's p4-CNN", times["p4"], times["e2cnn"])
@@ -88,6 +94,8 @@ def _memory(setting: Setting) -> Iterator[Measurement]:
         yield _exact("saved bytes", f"a-p4-CNN ({title}) / p4-CNN", ratio)
     ratio = saved_bytes(without_dropout("a_dren"), images) / saved_bytes(without_dropout("dren"), images)
     yield _exact("saved bytes", "a-DREN (slice) / DREN", ratio)
+    ratio = saved_bytes(without_dropout("e4cnn"), images) / saved_bytes(p4_network_of_e4_shape(), images)
+    yield _exact("saved bytes", GENERATED, ratio)
     if sys.platform == "linux":
         for title, above, below in (
             ("a-p4-CNN (output) / p4-CNN", ATTENTIVE, "p4cnn"),
@@ -160,6 +168,16 @@ def plain_network(width: int = 40, kernel: int = 3) -> nn.Sequential:
         if number == 2:
             layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, nn.Conv2d(width, 10, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def p4_network_of_e4_shape() -> nn.Module:
+    """Return e4-CNN with 3x3 group convolutions between as many channels instead of generated filters."""
+    network = without_dropout("e4cnn")
+    for block in network.modules():
+        if isinstance(block, ConvBlock) and isinstance(block.conv, DynamicGroupConv2d):
+            channels = block.conv.out_channels
+            block.conv = GroupConv2d(channels, channels, 3, block.conv.group, padding=1, bias=False)
+    return network
 
 
 class LiteralCoAttention(CoAttention):
