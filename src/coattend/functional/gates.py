@@ -6,13 +6,31 @@ on the input of a group convolution.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from coattend.functional.checks import MAP, check_tensor
-from coattend.functional.convolution import group_conv2d
+from coattend.functional.attention import without_autocast
+from coattend.functional.checks import MAP, check_group, check_parameters, check_tensor
+from coattend.functional.dispatch import decomposes
+from coattend.functional.filter_bank import group_filters
 from coattend.functional.pose_linear import apply_bank, pose_bank, relative_table
+from coattend.functional.tables import turn_tables
 from coattend.groups import Filters, FiniteGroup
+
+
+class GateBanks(NamedTuple):
+    """The matrices and filters of a gate, see :func:`group_gate`.
+
+    - squeeze, excite: of the gate of channels, (out * group, in / groups * group)
+    - spatial: (group, 2 * group, k, k)
+    """
+
+    squeeze: Tensor
+    excite: Tensor
+    spatial: Tensor
 
 
 def group_gate(
@@ -39,7 +57,7 @@ def group_gate(
         group: the group of the third axis.
         filters, kernel_size: see :func:`group_conv2d`.
     """
-    return x * group_gate_mask(x, squeeze, excite, spatial, group, filters, kernel_size=kernel_size)
+    return apply_gates(x, _checked_banks(x, squeeze, excite, spatial, group, filters, kernel_size))
 
 
 def group_gate_mask(
@@ -53,33 +71,31 @@ def group_gate_mask(
     kernel_size: int | None = None,
 ) -> Tensor:
     """Return the mask of :func:`group_gate`: values in [0, 1], in the shape of the map."""
-    name, n = "group_gate", group.order
-    check_tensor(name, "x", x, MAP, 5)
-    for label, weight in (("squeeze", squeeze), ("excite", excite)):
-        check_tensor(name, label, weight, "(out, in / groups, group)", 3)
-    channels, hidden = x.shape[1], len(squeeze)
-    groups = channels // max(1, squeeze.shape[1])
-    expected = (hidden, channels // groups, n), (channels, hidden // groups, n)
-    if (squeeze.shape, excite.shape) != expected or x.shape[2] != n:
-        raise ValueError(
-            f"{name} expects squeeze (hidden, channels / groups, group) and excite (channels, hidden / groups, group) "
-            f"for {channels} channels and {n} poses, got {tuple(squeeze.shape)} and {tuple(excite.shape)} for x "
-            f"{tuple(x.shape)}."
-        )
-    size = spatial.shape[-1] if kernel_size is None else kernel_size
-    alpha_c = channel_gate(x, squeeze, excite, relative_table(group).to(x.device))
-    maps = group_conv2d(
-        channel_statistics(x, alpha_c), spatial, None, group, 1, size // 2, filters=filters, kernel_size=kernel_size
-    )
-    return gate_mask(maps, alpha_c)
+    return mask_formula(x, _checked_banks(x, squeeze, excite, spatial, group, filters, kernel_size))
 
 
-def channel_gate(x: Tensor, squeeze: Tensor, excite: Tensor, relative: Tensor) -> Tensor:
+def apply_gates(x: Tensor, banks: GateBanks) -> Tensor:
+    """Compute :func:`group_gate`, on CPUs in three passes over the map forward and three backward."""
+    if decomposes(x):
+        return x * mask_formula(x, banks)
+    y, *_ = without_autocast(torch.ops.coattend.group_gate, x, *banks)
+    return y
+
+
+def mask_formula(x: Tensor, banks: GateBanks) -> Tensor:
+    """Return ``1 - alpha_X * alpha_C``."""
+    alpha_c = channel_gate(x, banks.squeeze, banks.excite)
+    planes = channel_statistics(x, alpha_c).flatten(1, 2)
+    maps = F.conv2d(planes, banks.spatial, padding=banks.spatial.shape[-1] // 2)
+    return gate_mask(maps.unsqueeze(1), alpha_c)
+
+
+def channel_gate(x: Tensor, squeeze: Tensor, excite: Tensor) -> Tensor:
     """Return alpha_C, (batch, channels, group), from the mean and the maximum over the positions of a map."""
     statistics = torch.stack([x.mean((-2, -1)), x.amax((-2, -1))], dim=-1)
-    groups = x.shape[1] // squeeze.shape[1]
-    hidden = apply_bank(statistics, pose_bank(squeeze, relative), groups).relu()
-    return apply_bank(hidden.sum(-1), pose_bank(excite, relative), groups).sigmoid()
+    groups = x.shape[1] * x.shape[2] // squeeze.shape[1]
+    hidden = apply_bank(statistics, squeeze, groups).relu()
+    return apply_bank(hidden.sum(-1), excite, groups).sigmoid()
 
 
 def channel_statistics(x: Tensor, gate: Tensor) -> Tensor:
@@ -91,3 +107,41 @@ def channel_statistics(x: Tensor, gate: Tensor) -> Tensor:
 def gate_mask(maps: Tensor, gate: Tensor) -> Tensor:
     """Return ``1 - sigmoid(maps) * gate`` for maps (batch, 1, group, height, width) and a gate of channels."""
     return 1 - maps.sigmoid() * gate[..., None, None]
+
+
+def gate_gradients(grad: Tensor, x: Tensor, banks: GateBanks) -> tuple[Tensor, ...]:
+    """Return the gradients of the formula with respect to the map and the banks, which can be differentiated again."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        tensors = [t if t.requires_grad else t.detach().requires_grad_() for t in (x, *banks)]
+        y = tensors[0] * mask_formula(tensors[0], GateBanks(*tensors[1:]))
+        return torch.autograd.grad(y, tensors, grad, create_graph=again)
+
+
+def _checked_banks(
+    x: Tensor,
+    squeeze: Tensor,
+    excite: Tensor,
+    spatial: Tensor,
+    group: FiniteGroup,
+    filters: Filters,
+    kernel_size: int | None,
+) -> GateBanks:
+    name = "group_gate"
+    check_group(name, group)
+    check_tensor(name, "x", x, MAP, 5)
+    for label, weight in (("squeeze", squeeze), ("excite", excite)):
+        check_tensor(name, label, weight, "(out, in / groups, group)", 3)
+    size = check_parameters(name, spatial, None, group, 5, filters, kernel_size)
+    channels, hidden, n = x.shape[1], len(squeeze), group.order
+    groups = channels // max(1, squeeze.shape[1])
+    fits = squeeze.shape == (hidden, channels // max(1, groups), n) and spatial.shape[:3] == (1, 2, n) and size % 2 == 1
+    if not fits or excite.shape != (channels, hidden // groups, n) or x.shape[2] != n:
+        raise ValueError(
+            f"{name} expects squeeze (hidden, channels / groups, group), excite (channels, hidden / groups, group) and "
+            f"spatial (1, 2, group, k, k) with odd k for {channels} channels and {n} poses, got "
+            f"{tuple(squeeze.shape)}, {tuple(excite.shape)} and {tuple(spatial.shape)} for x {tuple(x.shape)}."
+        )
+    relative = relative_table(group).to(x.device)
+    turns = turn_tables(group, size, filters).to(x.device)
+    return GateBanks(pose_bank(squeeze, relative), pose_bank(excite, relative), group_filters(spatial, turns, relative))

@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coattend.functional.attention import without_autocast
 from coattend.functional.checks import check_group, check_one_device, check_tensor
+from coattend.functional.dispatch import decomposes
 from coattend.functional.pose_linear import pose_bank, relative_table
 from coattend.groups import FiniteGroup
 
@@ -38,38 +40,51 @@ def pose_attention_weights(x: Tensor, weight: Tensor, bias: Tensor, group: Finit
     return attention_weights(x, *_checked_tables(x, weight, bias, group))
 
 
-def head_bank(weight: Tensor, relative: Tensor, heads: int) -> Tensor:
-    """Return the matrix of queries, keys and values, with the channels of a head innermost: rows (3 head g d)."""
-    bank = pose_bank(weight, relative).unflatten(0, (3, heads, -1, len(relative)))  # 3 head d g (i h)
-    return bank.transpose(2, 3).flatten(0, 3)
-
-
 def bias_matrix(bias: Tensor, relative: Tensor) -> Tensor:
     """Return ``matrix[head, g, h] = bias[head, g^-1 h]``."""
     return bias.index_select(1, relative.flatten()).unflatten(1, relative.shape)
 
 
 def attend_poses(x: Tensor, bank: Tensor, bias: Tensor) -> Tensor:
-    """Compute :func:`pose_self_attention` from the matrices of :func:`head_bank` and :func:`bias_matrix`."""
-    query, key, value = _projections(x, bank, len(bias))
-    y = F.scaled_dot_product_attention(query, key, value, attn_mask=bias.to(query.dtype))  # (b p) head g d
-    planes = y.transpose(2, 3).flatten(1).unflatten(0, (x.shape[0], -1)).transpose(1, 2)  # b (head d g) p
-    return planes.reshape(x.shape)
+    """Compute :func:`pose_self_attention` from the bank of its weight and the matrices of :func:`bias_matrix`."""
+    rows = _rows(x, bank, len(bias))
+    if decomposes(x):
+        y = attend_rows_formula(rows, bias)
+    else:
+        y, _ = without_autocast(torch.ops.coattend.pose_self_attention, rows, bias)
+    planes = y.flatten(1).unflatten(0, (x.shape[0], -1)).transpose(1, 2)  # b (c g) p: channels-last
+    return planes.unflatten(-1, x.shape[3:]).unflatten(1, x.shape[1:3])
 
 
 def attention_weights(x: Tensor, bank: Tensor, bias: Tensor) -> Tensor:
-    """Compute :func:`pose_attention_weights` from the matrices of :func:`head_bank` and :func:`bias_matrix`."""
-    query, key, _ = _projections(x, bank, len(bias))
+    """Compute :func:`pose_attention_weights` from the bank and the matrices of :func:`bias_matrix`."""
+    query, key, _ = _rows(x, bank, len(bias)).transpose(3, 4).unbind(1)
     logits = torch.matmul(query, key.transpose(2, 3)) * query.shape[-1] ** -0.5 + bias
     weights = logits.softmax(-1).unflatten(0, (x.shape[0], -1))  # b p head g h
     return weights.permute(0, 2, 3, 4, 1).unflatten(-1, x.shape[3:])
 
 
-def _projections(x: Tensor, bank: Tensor, heads: int) -> tuple[Tensor, ...]:
-    """Return queries, keys and values, views (batch * positions, heads, group, d) of one product."""
+def attend_rows_formula(rows: Tensor, bias: Tensor) -> Tensor:
+    """Attend at each position: rows (positions, 3, heads, channels, group) -> (positions, heads, channels, group)."""
+    query, key, value = rows.transpose(3, 4).unbind(1)  # p head g d
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias.to(rows.dtype)).transpose(2, 3)
+
+
+def attend_rows_gradients(grad: Tensor, rows: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the formula with respect to rows and bias, which can be differentiated again."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        rows, bias = (t if t.requires_grad else t.detach().requires_grad_() for t in (rows, bias))
+        grad_rows, grad_bias = torch.autograd.grad(
+            attend_rows_formula(rows, bias), (rows, bias), grad, create_graph=again
+        )
+    return grad_rows, grad_bias
+
+
+def _rows(x: Tensor, bank: Tensor, heads: int) -> Tensor:
+    """Return queries, keys and values of each position, (batch * positions, 3, heads, channels, group)."""
     tokens = x.flatten(1, 2).flatten(2).transpose(1, 2)  # b p (c g): a view of a channels-last map
-    projected = F.linear(tokens, bank).flatten(0, 1)
-    return projected.unflatten(1, (3, heads, x.shape[2], -1)).unbind(1)
+    return F.linear(tokens, bank).flatten(0, 1).unflatten(1, (3, heads, -1, x.shape[2]))
 
 
 def _checked_tables(x: Tensor, weight: Tensor, bias: Tensor, group: FiniteGroup) -> tuple[Tensor, Tensor]:
@@ -87,4 +102,4 @@ def _checked_tables(x: Tensor, weight: Tensor, bias: Tensor, group: FiniteGroup)
             f"{tuple(bias.shape)}."
         )
     relative = relative_table(group).to(x.device)
-    return head_bank(weight, relative, len(bias)), bias_matrix(bias, relative)
+    return pose_bank(weight, relative), bias_matrix(bias, relative)

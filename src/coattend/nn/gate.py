@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from coattend.functional.gates import channel_gate, channel_statistics, gate_mask
-from coattend.functional.pose_linear import relative_table
+from coattend.functional.gates import GateBanks, apply_gates, channel_gate, channel_statistics, gate_mask
+from coattend.functional.pose_linear import pose_bank, relative_table
 from coattend.groups import Filters, FiniteGroup, cyclic, fitting_filters
 from coattend.nn._conv_base import Device
-from coattend.nn.attention import AttentionLayer, PoseAttention, register_attention
+from coattend.nn.attention import MODULE_HOOKS, AttentionLayer, PoseAttention, register_attention
 from coattend.nn.checks import check_dtype, check_integer
 from coattend.nn.conv import GroupConv2d, LiftingConv2d
 from coattend.nn.tables import TabledModule
@@ -85,6 +85,12 @@ class GroupGate2d(PoseAttention):
         self.check(x)
         alpha_c = self.channel(x)
         return gate_mask(self.spatial(channel_statistics(x, alpha_c)), alpha_c)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        if any(_is_watched(part) for part in (self.channel, self.spatial)):
+            return self.mask(x) * x
+        return apply_gates(x, GateBanks(*self.channel.banks(), self.spatial.filters()))
 
     def check(self, x: Tensor) -> None:
         """Require a map with the layer's channels and poses, on the device and in the dtype of its parameters."""
@@ -218,13 +224,22 @@ class ChannelGate(TabledModule):
             nn.init.normal_(weight, std=1 / math.sqrt(weight[0].numel()))
 
     def forward(self, x: Tensor) -> Tensor:
-        return channel_gate(x, self.squeeze, self.excite, self.relative)
+        return channel_gate(x, *self.banks())
+
+    def banks(self) -> tuple[Tensor, Tensor]:
+        """Return the matrices that squeeze and excite channels and poses."""
+        return pose_bank(self.squeeze, self.relative), pose_bank(self.excite, self.relative)
 
     def extra_repr(self) -> str:
         return f"{len(self.excite)}, group={self.group.name}, reduction={self.reduction}"
 
     def _tables(self) -> dict[str, Tensor]:
         return {"relative": relative_table(self.group)}
+
+
+def _is_watched(part: nn.Module) -> bool:
+    """Return whether a part of a gate has to be called: it has hooks, or a module of another class replaces it."""
+    return type(part) not in (ChannelGate, GroupConv2d) or any(getattr(part, hooks) for hooks in MODULE_HOOKS)
 
 
 def _check_gate(layer: AttentionLayer, reduction: object, kernel_size: object, groups: object) -> None:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from coattend.functional.pose_linear import relative_table
-from coattend.functional.pose_self_attention import attend_poses, attention_weights, bias_matrix, head_bank
+from coattend.functional.pose_linear import pose_bank, relative_table
+from coattend.functional.pose_self_attention import attend_poses, attention_weights, bias_matrix
 from coattend.groups import FiniteGroup
 from coattend.nn.attention import AttentionLayer, register_attention
 from coattend.nn.checks import check_dtype, check_integer
@@ -91,7 +91,7 @@ class PoseSelfAttention(AttentionLayer):
         return f"{super().extra_repr()}, heads={self.heads}"
 
     def _matrices(self) -> tuple[Tensor, Tensor]:
-        return head_bank(self.weight, self.relative, self.heads), bias_matrix(self.bias, self.relative)
+        return pose_bank(self.weight, self.relative), bias_matrix(self.bias, self.relative)
 
     def _tables(self) -> dict[str, Tensor]:
         return {"relative": relative_table(self.group)}

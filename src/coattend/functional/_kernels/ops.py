@@ -1,5 +1,5 @@
 """All operators of ``torch.ops.coattend``; importing this module registers them."""
 
-from coattend.functional._kernels import attention, convolution, dynamic, flops, pooling
+from coattend.functional._kernels import attention, convolution, dynamic, flops, gates, pooling, pose_self_attention
 
-__all__ = ["attention", "convolution", "dynamic", "flops", "pooling"]
+__all__ = ["attention", "convolution", "dynamic", "flops", "gates", "pooling", "pose_self_attention"]
