@@ -117,10 +117,10 @@ def _linear(planes: Tensor, bank: Tensor) -> Tensor:
 
 def _conv_gradients(grad: Tensor, x: Tensor, weight: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
     groups = x.shape[1] // weight.shape[1]
-    found = torch.ops.aten.convolution_backward(
+    gradients = torch.ops.aten.convolution_backward(
         grad, x, weight, None, [1, 1], [padding] * 2, [1, 1], False, [0, 0], groups, [True, True, False]
     )
-    return found[0], found[1]
+    return gradients[0], gradients[1]
 
 
 def _outer(maps: Tensor) -> Tensor:
