@@ -80,6 +80,17 @@ def test_the_layer_is_its_formula() -> None:
     torch.testing.assert_close(conv(x), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_a_norm_that_is_observed_is_called() -> None:
+    conv = layer("C4")
+    x, seen = example(conv), []
+    fused = conv(x)
+    handle = conv.norm.register_forward_hook(lambda *call: seen.append(call[2].shape))
+    torch.testing.assert_close(conv(x), fused, rtol=1e-12, atol=1e-12)
+    handle.remove()
+    assert seen == [(2, 3, 4, 7, 7)]
+    assert torch.equal(conv(x), fused)
+
+
 @pytest.mark.parametrize("name", ["C4", "D4"])
 def test_generated_filters_turn_with_the_map(name: str) -> None:
     conv = layer(name)

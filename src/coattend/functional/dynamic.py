@@ -7,7 +7,7 @@ with coefficients of a steerable basis, neural partial differential operators (H
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -72,15 +72,29 @@ def generating_bank(weight: Tensor, bias: Tensor | None, turns: Turns) -> Tensor
     return turned.flatten(3).permute(1, 0, 3, 2)
 
 
-def filter_positions(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
+class ContextNorm(NamedTuple):
+    """A norm of the context per image and channel, over poses and positions, that a ReLU follows.
+
+    weight, bias: (hidden,).
+    """
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+def filter_positions(v: Tensor, z: Tensor, bank: Tensor, norm: ContextNorm | None = None) -> Tensor:
     """Return ``y[c, g](u) = sum_d kappa[s(c), d, g](u) v[c, g](u + d)`` for filters in the pose of the features.
 
     Args:
         v: (batch, channels, group, height, width).
         z: (batch, hidden, group, height, width); without channels the filters are the same everywhere.
         bank: (hidden + 1, slices, k * k, group), see :func:`generating_bank`.
+        norm: takes ``ReLU(norm(z))`` in place of z, without saving it for the backward pass.
     """
-    return filter_formula(v, z, bank) if decomposes(v) else torch.ops.coattend.filter_positions(v, z, bank)
+    if decomposes(v):
+        return filter_formula(v, z, bank, norm)
+    return torch.ops.coattend.filter_positions(v, z, bank, *(norm or ()))
 
 
 def generated_filters(z: Tensor, bank: Tensor) -> Tensor:
@@ -91,14 +105,43 @@ def generated_filters(z: Tensor, bank: Tensor) -> Tensor:
     return without_autocast(_generated, z, bank)
 
 
-def filter_formula(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
+def filter_formula(v: Tensor, z: Tensor, bank: Tensor, norm: ContextNorm | None = None) -> Tensor:
     """Compute :func:`filter_positions` offset by offset."""
-    return without_autocast(_filtered, v, z, bank)
+    return without_autocast(_filtered, v, z if norm is None else without_autocast(_normalized, z, *norm), bank)
 
 
-def filter_gradients(grad: Tensor, v: Tensor, z: Tensor, bank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of :func:`filter_formula` with respect to v, z and the bank."""
-    return without_autocast(_gradients, grad, v, z, bank)
+def filter_gradients(
+    grad: Tensor, v: Tensor, z: Tensor, bank: Tensor, norm: ContextNorm | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of :func:`filter_formula` for v, z and the bank, and for weight and bias of the norm.
+
+    Without a norm the last two are empty.
+    """
+    if norm is None:
+        return *without_autocast(_gradients, grad, v, z, bank), z.new_empty(0), z.new_empty(0)
+    context = without_autocast(_normalized, z, *norm)
+    grad_v, grad_context, grad_bank = without_autocast(_gradients, grad, v, context, bank)
+    above = torch.where(context > 0, grad_context, 0)
+    grad_z, grad_weight, grad_bias = without_autocast(_norm_gradients, above, z, *norm)
+    return grad_v, grad_z, grad_bank, grad_weight, grad_bias
+
+
+def _normalized(z: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    wide = torch.promote_types(z.dtype, torch.float32)
+    return F.group_norm(z.to(wide), z.shape[1], weight.to(wide), bias.to(wide), eps).relu()
+
+
+def _norm_gradients(
+    above: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    axes, wide = (2, 3, 4), z.to(above.dtype)
+    variance, mean = torch.var_mean(wide, axes, correction=0, keepdim=True)
+    deviation = torch.rsqrt(variance + eps)
+    normalized = (wide - mean) * deviation
+    grad_weight, grad_bias = (normalized * above).sum((0, *axes)), above.sum((0, *axes))
+    centred = above - above.mean(axes, keepdim=True) - normalized * (normalized * above).mean(axes, keepdim=True)
+    grad_z = weight.to(wide.dtype)[:, None, None, None] * deviation * centred
+    return grad_z.to(z.dtype), grad_weight.to(weight.dtype), grad_bias.to(bias.dtype)
 
 
 def _generated(z: Tensor, bank: Tensor) -> Tensor:

@@ -7,11 +7,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from coattend.functional.dynamic import filter_positions, generated_filters, generating_bank
+from coattend.functional.dynamic import ContextNorm, filter_positions, generated_filters, generating_bank
 from coattend.functional.geometry import Size
 from coattend.functional.tables import Turns, turn_tables
 from coattend.groups import Filters, FiniteGroup, filter_rings, get_group
 from coattend.nn._conv_base import Device
+from coattend.nn.attention import GLOBAL_HOOKS, MODULE_HOOKS
 from coattend.nn.checks import check_dtype, check_integer, check_map, check_planar, check_size
 from coattend.nn.conv import GroupConv2d
 from coattend.nn.norm import GroupGroupNorm2d
@@ -121,6 +122,9 @@ class DynamicGroupConv2d(TabledModule):
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
         value = self.value(x)
+        if self._fuses_norm():
+            norm = ContextNorm(self.norm.weight, self.norm.bias, self.norm.eps)
+            return filter_positions(value, self.context(x), self.bank(), norm)
         return filter_positions(value, self._context(x, value), self.bank())
 
     def filters(self, x: Tensor) -> Tensor:
@@ -145,6 +149,14 @@ class DynamicGroupConv2d(TabledModule):
         if not self.group.is_exact or filter_rings(self.filter_form, self.kernel_size) is not None:
             text += f", filters={self.filter_form}"
         return text if self.generated else f"{text}, generated=False"
+
+    def _fuses_norm(self) -> bool:
+        """Return whether norm and activation may be computed without calling them: neither replaced nor observed."""
+        if not self.generated or type(self.norm) is not GroupGroupNorm2d or type(self.act) is not nn.ReLU:
+            return False
+        observed = any(getattr(part, hooks) for part in (self.norm, self.act) for hooks in MODULE_HOOKS)
+        globally = any(getattr(nn.modules.module, hooks) for hooks in GLOBAL_HOOKS)
+        return self.norm.num_groups == self.norm.num_channels and self.norm.affine and not (observed or globally)
 
     def _context(self, x: Tensor, like: Tensor) -> Tensor:
         """Return the map that generates the filters; without channels if they are constant."""

@@ -4,11 +4,14 @@
 //     kappa[s, d, g](u) = sum_m bank[m, s, d, g] z[m, g](u) + bank[hidden, s, d, g]
 //     y[c, g](u) = sum_d kappa[s(c), d, g](u) v[c, g](u + d)
 //
+// If a norm is given, z is max(0, scale * z + shift) instead, normalized per image and channel over poses and positions.
+//
 // Maps are (batch, height, width, channels, group): the numbers of a position are together, and vectors run over
 // channels and poses. The order N of the group divides the lanes of a vector, so that a vector of poses is the same for
 // all channels. Filters are generated for a few positions of a line at a time.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -23,6 +26,7 @@ namespace {
 struct DynamicShape {
     int64_t batch, height, width, channels, order, hidden, slices, kernel;
     int64_t threads;
+    double eps;  // of the norm
 };
 
 template <typename T> struct Wide;
@@ -91,6 +95,12 @@ template <typename T, int N> INLINE void fold(typename Wide<T>::vec v, T *p) {
 
 constexpr int together = 4;  // positions whose filters are generated at once
 
+// The norm of one image, for every number of a position of z.
+template <typename T> struct Norm {
+    std::vector<T> mean, deviation, scale, shift;  // deviation: 1 / sqrt(variance + eps)
+    explicit Norm(int64_t size) : mean(size), deviation(size), scale(size), shift(size) {}
+};
+
 template <typename T, int N> struct Dynamic {
     using vec = typename Wide<T>::vec;
     static constexpr int W = Wide<T>::count;
@@ -139,6 +149,48 @@ template <typename T, int N> struct Dynamic {
         if (positions == together) return generate_for<together>(rows, z, kappa);
         for (int q = 0; q < positions; ++q)
             generate_for<1>(rows, z + q * s.hidden * N, kappa + q * vectors * W);
+    }
+
+    // Sums value(number, index) over the positions of an image and the poses of each channel, line by line.
+    template <typename F> void sum_per_channel(F value, T *sums) const {
+        const int64_t size = s.hidden * N;
+        std::vector<T> line(size), total(size);
+        for (int64_t row = 0; row < s.height; ++row) {
+            std::fill(line.begin(), line.end(), T(0));
+            for (int64_t column = 0; column < s.width; ++column)
+                for (int64_t i = 0; i < size; ++i) line[i] += value((row * s.width + column) * size + i, i);
+            for (int64_t i = 0; i < size; ++i) total[i] += line[i];
+        }
+        for (int64_t m = 0; m < s.hidden; ++m) {
+            T sum = 0;
+            for (int g = 0; g < N; ++g) sum += total[m * N + g];
+            std::fill_n(sums + m * N, N, sum);
+        }
+    }
+
+    void find_norm(const T *z, const T *weight, const T *bias, Norm<T> &norm) const {
+        const T count = T(s.height * s.width * N);
+        sum_per_channel([&](int64_t number, int64_t) { return z[number]; }, norm.mean.data());
+        for (T &mean : norm.mean) mean /= count;
+        const T *mean = norm.mean.data();
+        sum_per_channel([&](int64_t number, int64_t i) { return (z[number] - mean[i]) * (z[number] - mean[i]); },
+                        norm.deviation.data());
+        for (int64_t i = 0; i < s.hidden * N; ++i) {
+            norm.deviation[i] = 1 / std::sqrt(norm.deviation[i] / count + T(s.eps));
+            norm.scale[i] = weight[i / N] * norm.deviation[i];
+            norm.shift[i] = bias[i / N] - norm.mean[i] * norm.scale[i];
+        }
+    }
+
+    // max(0, scale * z + shift) of some positions.
+    void activate(const T *z, int positions, const Norm<T> &norm, T *to) const {
+        const int64_t size = s.hidden * N;
+        const T *__restrict__ scale = norm.scale.data(), *__restrict__ shift = norm.shift.data();
+        for (int q = 0; q < positions; ++q)
+            for (int64_t i = 0; i < size; ++i) {
+                const T value = z[q * size + i] * scale[i] + shift[i];
+                to[q * size + i] = value < 0 ? T(0) : value;  // NaN stays
+            }
     }
 
     // The part of the kernel that is inside of the image along an axis.
@@ -190,19 +242,28 @@ template <typename T, int N> struct Dynamic {
             });
     }
 
-    void forward(const T *v, const T *z, const T *bank, T *y) const {
+    void forward(const T *v, const T *z, const T *bank, const T *weight, const T *bias, T *y) const {
         const std::vector<T> rows = padded(bank);
-        const int64_t lines = s.batch * s.height;
+        const int64_t lines = s.batch * s.height, size = s.hidden * N;
+        std::vector<Norm<T>> norms(weight ? s.batch : 0, Norm<T>(size));
 #pragma omp parallel num_threads(s.threads)
         {
-            std::vector<T> kappa(together * vectors * W);
+            std::vector<T> kappa(together * vectors * W), active(together * size);
+#pragma omp for schedule(static)
+            for (int64_t image = 0; image < int64_t(norms.size()); ++image)
+                find_norm(z + image * s.height * s.width * size, weight, bias, norms[image]);
 #pragma omp for schedule(static)
             for (int64_t line = 0; line < lines; ++line) {
                 const T *image = v + line / s.height * s.height * row_step;
                 for (int64_t column = 0; column < s.width; column += together) {
                     const int positions = std::min<int64_t>(together, s.width - column);
                     const int64_t first = line * s.width + column;
-                    generate(rows.data(), z + first * s.hidden * N, positions, kappa.data());
+                    const T *context = z + first * size;
+                    if (weight) {
+                        activate(context, positions, norms[line / s.height], active.data());
+                        context = active.data();
+                    }
+                    generate(rows.data(), context, positions, kappa.data());
                     for (int q = 0; q < positions; ++q)
                         filter(image, kappa.data() + q * vectors * W, y + (first + q) * position, line % s.height,
                                column + q);
@@ -281,24 +342,49 @@ template <typename T, int N> struct Dynamic {
         }
     }
 
-    // dbank is (batch, hidden + 1, taps): the caller sums over the batch, so that the result does not depend on the
+    // From the gradient of the normalized context, in dz, to that of the context, of scales and of shifts.
+    void find_norm_gradients(const T *z, const Norm<T> &norm, T *dz, T *dweight, T *dbias) const {
+        const int64_t size = s.hidden * N, positions = s.height * s.width;
+        const T count = T(positions * N);
+        const T *mean = norm.mean.data(), *deviation = norm.deviation.data();
+        std::vector<T> sums(size), products(size);
+        sum_per_channel([&](int64_t number, int64_t) { return dz[number]; }, sums.data());
+        sum_per_channel([&](int64_t number, int64_t i) { return dz[number] * (z[number] - mean[i]) * deviation[i]; },
+                        products.data());
+        for (int64_t m = 0; m < s.hidden; ++m) dweight[m] = products[m * N], dbias[m] = sums[m * N];
+        for (int64_t p = 0; p < positions; ++p)
+            for (int64_t i = 0; i < size; ++i) {
+                const T normalized = (z[p * size + i] - mean[i]) * deviation[i];
+                dz[p * size + i] = norm.scale[i] * (dz[p * size + i] - (sums[i] + normalized * products[i]) / count);
+            }
+    }
+
+    // dbank is (batch, hidden + 1, taps), dweight and dbias (batch, hidden): the caller sums over the batch, so that the result does not depend on the
     // number of threads. A thread has an image to itself, because positions add to the gradients of their neighbours.
-    void backward(const T *dy, const T *v, const T *z, const T *bank, T *dv, T *dz, T *dbank) const {
+    void backward(const T *dy, const T *v, const T *z, const T *bank, const T *weight, const T *bias, T *dv, T *dz,
+                  T *dbank, T *dweight, T *dbias) const {
         const std::vector<T> rows = padded(bank);
-        const int64_t image = s.height * row_step, context = s.height * s.width * s.hidden * N;
+        const int64_t size = s.hidden * N, image = s.height * row_step, context = s.height * s.width * size;
 #pragma omp parallel num_threads(s.threads)
         {
             std::vector<T> kappa(together * vectors * W), dkappa(kappa.size()), drows(rows.size());
+            std::vector<T> active(together * size);
+            Norm<T> norm(size);
 #pragma omp for schedule(static)
             for (int64_t number = 0; number < s.batch; ++number) {
                 std::fill_n(dv + number * image, image, T(0));
                 std::fill(drows.begin(), drows.end(), T(0));
+                if (weight) find_norm(z + number * context, weight, bias, norm);
                 for (int64_t row = 0; row < s.height; ++row)
                     for (int64_t column = 0; column < s.width; column += together) {
                         const int positions = std::min<int64_t>(together, s.width - column);
                         const int64_t first = row * s.width + column;
-                        const T *here = z + number * context + first * s.hidden * N;
-                        T *dhere = dz + number * context + first * s.hidden * N;
+                        const T *here = z + number * context + first * size;
+                        T *dhere = dz + number * context + first * size;
+                        if (weight) {
+                            activate(here, positions, norm, active.data());
+                            here = active.data();
+                        }
                         generate(rows.data(), here, positions, kappa.data());
                         for (int q = 0; q < positions; ++q)
                             spread(dy + number * image + (first + q) * position, v + number * image,
@@ -312,7 +398,11 @@ template <typename T, int N> struct Dynamic {
                                 find_dz<1>(rows.data(), dkappa.data() + q * vectors * W, dhere + q * s.hidden * N);
                                 add_dbank<1>(here + q * s.hidden * N, dkappa.data() + q * vectors * W, drows.data());
                             }
+                        for (int64_t i = 0; weight && i < positions * size; ++i) dhere[i] = here[i] > 0 ? dhere[i] : T(0);
                     }
+                if (weight)
+                    find_norm_gradients(z + number * context, norm, dz + number * context,
+                                        dweight + number * s.hidden, dbias + number * s.hidden);
                 for (int64_t m = 0; m <= s.hidden; ++m)
                     std::copy_n(drows.data() + m * vectors * W, taps, dbank + (number * (s.hidden + 1) + m) * taps);
             }
@@ -336,23 +426,30 @@ template <typename T> struct Call {
 
 extern "C" {
 
-void coattend_dynamic_forward_float(const float *v, const float *z, const float *bank, float *y, const DynamicShape *s) {
-    Call<float>{*s}.with_order([&](const auto &dynamic) { dynamic.forward(v, z, bank, y); });
+void coattend_dynamic_forward_float(const float *v, const float *z, const float *bank, const float *weight, const float *bias,
+                                   float *y, const DynamicShape *s) {
+    Call<float>{*s}.with_order([&](const auto &dynamic) { dynamic.forward(v, z, bank, weight, bias, y); });
 }
 
-void coattend_dynamic_forward_double(const double *v, const double *z, const double *bank, double *y,
-                                     const DynamicShape *s) {
-    Call<double>{*s}.with_order([&](const auto &dynamic) { dynamic.forward(v, z, bank, y); });
+void coattend_dynamic_backward_float(const float *dy, const float *v, const float *z, const float *bank, const float *weight,
+                                    const float *bias, float *dv, float *dz, float *dbank, float *dweight, float *dbias,
+                                    const DynamicShape *s) {
+    Call<float>{*s}.with_order([&](const auto &dynamic) {
+        dynamic.backward(dy, v, z, bank, weight, bias, dv, dz, dbank, dweight, dbias);
+    });
 }
 
-void coattend_dynamic_backward_float(const float *dy, const float *v, const float *z, const float *bank, float *dv,
-                                     float *dz, float *dbank, const DynamicShape *s) {
-    Call<float>{*s}.with_order([&](const auto &dynamic) { dynamic.backward(dy, v, z, bank, dv, dz, dbank); });
+void coattend_dynamic_forward_double(const double *v, const double *z, const double *bank, const double *weight, const double *bias,
+                                   double *y, const DynamicShape *s) {
+    Call<double>{*s}.with_order([&](const auto &dynamic) { dynamic.forward(v, z, bank, weight, bias, y); });
 }
 
-void coattend_dynamic_backward_double(const double *dy, const double *v, const double *z, const double *bank, double *dv,
-                                      double *dz, double *dbank, const DynamicShape *s) {
-    Call<double>{*s}.with_order([&](const auto &dynamic) { dynamic.backward(dy, v, z, bank, dv, dz, dbank); });
+void coattend_dynamic_backward_double(const double *dy, const double *v, const double *z, const double *bank, const double *weight,
+                                    const double *bias, double *dv, double *dz, double *dbank, double *dweight, double *dbias,
+                                    const DynamicShape *s) {
+    Call<double>{*s}.with_order([&](const auto &dynamic) {
+        dynamic.backward(dy, v, z, bank, weight, bias, dv, dz, dbank, dweight, dbias);
+    });
 }
 
 }  // extern "C"

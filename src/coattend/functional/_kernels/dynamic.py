@@ -14,7 +14,7 @@ from torch import Tensor
 from coattend.functional._kernels import cpu
 from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
 from coattend.functional.checks import MAP, check_gradient, check_one_device, check_tensor
-from coattend.functional.dynamic import filter_formula, filter_gradients
+from coattend.functional.dynamic import ContextNorm, filter_formula, filter_gradients
 
 ORDERS = {torch.float32: (1, 2, 4, 8), torch.float64: (1, 2, 4)}  # they divide the lanes of a vector
 
@@ -22,49 +22,81 @@ ORDERS = {torch.float32: (1, 2, 4, 8), torch.float64: (1, 2, 4)}  # they divide 
 class Shape(ctypes.Structure):
     """``DynamicShape`` of dynamic.cpp, field by field."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_int64)
-        for name in ("batch", "height", "width", "channels", "order", "hidden", "slices", "kernel", "threads")
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("batch", "height", "width", "channels", "order", "hidden", "slices")),
+        *((name, ctypes.c_int64) for name in ("kernel", "threads")),
+        ("eps", ctypes.c_double),
     )
 
 
-def filter_positions(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
-    """Filter each position: see :func:`coattend.functional.dynamic.filter_positions`."""
-    _check("filter_positions", v, z, bank)
+def filter_positions(
+    v: Tensor, z: Tensor, bank: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Filter each position: see :func:`coattend.functional.dynamic.filter_positions`; weight, bias, eps: the norm."""
+    _check("filter_positions", v, z, bank, weight, bias)
     if not _is_supported(v):
-        return _channels_last(filter_formula(v, z, bank))
+        return _channels_last(filter_formula(v, z, bank, _norm(weight, bias, eps)))
     dtype = _computed_in(v)
     v_in, z_in = _by_position(v, dtype), _by_position(z, dtype)
     y = torch.empty_like(v_in)
-    _run("forward", dtype, (v_in, z_in, bank.to(dtype).contiguous(), y), v, z, bank)
+    constants = [_constant(t, dtype) for t in (bank, weight, bias)]
+    _run("forward", dtype, (v_in, z_in, *constants, y), v, z, bank, eps)
     return y.to(v.dtype).permute(0, 3, 4, 1, 2)
 
 
-def filter_positions_backward(grad: Tensor, v: Tensor, z: Tensor, bank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of :func:`filter_positions` with respect to v, z and the bank."""
-    _check("filter_positions_backward", v, z, bank)
+def filter_positions_backward(
+    grad: Tensor,
+    v: Tensor,
+    z: Tensor,
+    bank: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of :func:`filter_positions` for v, z, bank, weight and bias; two may be empty."""
+    _check("filter_positions_backward", v, z, bank, weight, bias)
     check_gradient("filter_positions_backward", grad, v.shape, v)
     if not _is_supported(v):
-        grad_v, grad_z, grad_bank = filter_gradients(grad, v, z, bank)
-        return _channels_last(grad_v), _channels_last(grad_z), grad_bank.contiguous()
+        grad_v, grad_z, *others = filter_gradients(grad, v, z, bank, _norm(weight, bias, eps))
+        grad_bank, grad_weight, grad_bias = (t.contiguous() for t in others)
+        return _channels_last(grad_v), _channels_last(grad_z), grad_bank, grad_weight, grad_bias
     dtype = _computed_in(v)
-    inputs = (_by_position(grad, dtype), _by_position(v, dtype), _by_position(z, dtype), bank.to(dtype).contiguous())
-    grad_v, grad_z = torch.empty_like(inputs[1]), torch.empty_like(inputs[2])
-    grad_bank = inputs[3].new_empty(len(v), *bank.shape)
-    _run("backward", dtype, (*inputs, grad_v, grad_z, grad_bank), v, z, bank)
-    return (
-        grad_v.to(v.dtype).permute(0, 3, 4, 1, 2),
-        grad_z.to(z.dtype).permute(0, 3, 4, 1, 2),
-        grad_bank.sum(0).to(bank.dtype),
+    constants = [_constant(t, dtype) for t in (bank, weight, bias)]
+    maps = (_by_position(grad, dtype), _by_position(v, dtype), _by_position(z, dtype))
+    grad_v, grad_z = torch.empty_like(maps[1]), torch.empty_like(maps[2])
+    partial = [grad_v.new_empty(len(v), *(() if t is None else t.shape)) for t in (bank, weight, bias)]
+    _run("backward", dtype, (*maps, *constants, grad_v, grad_z, *partial), v, z, bank, eps)
+    grad_bank, grad_weight, grad_bias = (
+        z.new_empty(0) if t is None else p.sum(0).to(t.dtype)
+        for p, t in zip(partial, (bank, weight, bias), strict=True)
     )
+    grads = (g.to(t.dtype).permute(0, 3, 4, 1, 2) for g, t in ((grad_v, v), (grad_z, z)))
+    return *grads, grad_bank, grad_weight, grad_bias  # type: ignore[return-value]
 
 
-def _run(direction: str, dtype: torch.dtype, tensors: tuple[Tensor, ...], v: Tensor, z: Tensor, bank: Tensor) -> None:
+def _run(
+    direction: str,
+    dtype: torch.dtype,
+    tensors: tuple[Tensor | None, ...],
+    v: Tensor,
+    z: Tensor,
+    bank: Tensor,
+    eps: float,
+) -> None:
     batch, channels, order, height, width = v.shape
     kernel_size = round(bank.shape[2] ** 0.5)
     sizes = (batch, height, width, channels, order, z.shape[1], bank.shape[1], kernel_size, torch.get_num_threads())
     kernel = getattr(cpu.library(), f"coattend_dynamic_{direction}_{cpu.TYPES[dtype]}")
-    kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(Shape(*sizes)))
+    addresses = (ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors)
+    kernel(*addresses, ctypes.byref(Shape(*sizes, eps)))
+
+
+def _norm(weight: Tensor | None, bias: Tensor | None, eps: float) -> ContextNorm | None:
+    return None if weight is None or bias is None else ContextNorm(weight, bias, eps)
+
+
+def _constant(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.to(dtype).contiguous()
 
 
 def _is_supported(v: Tensor) -> bool:
@@ -85,7 +117,9 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
 
 
-def _check(function: str, v: Tensor, z: Tensor, bank: Tensor) -> None:
+def _check(
+    function: str, v: Tensor, z: Tensor, bank: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
+) -> None:
     """Require tensors that fit together: the kernels would read beyond others."""
     check_tensor(function, "v", v, MAP, 5)
     check_tensor(function, "z", z, "(batch, hidden, group, height, width)", 5)
@@ -100,18 +134,40 @@ def _check(function: str, v: Tensor, z: Tensor, bank: Tensor) -> None:
             f"a bank (hidden + 1, slices, k * k, group) with slices that divide the channels, got {tuple(v.shape)}, "
             f"{tuple(z.shape)} and {tuple(bank.shape)}; pass what generating_bank returns."
         )
+    if (weight is None) != (bias is None):
+        raise ValueError(f"{function} expects weight and bias of a norm, or neither, got one of them; pass both.")
+    if weight is not None and bias is not None:
+        for name, tensor in (("weight", weight), ("bias", bias)):
+            check_tensor(function, name, tensor, "(hidden,)", 1)
+        if weight.shape != bias.shape or len(weight) != z.shape[1]:
+            raise ValueError(
+                f"{function} expects weight and bias of the norm for each of {z.shape[1]} channels of z, got "
+                f"{len(weight)} and {len(bias)}."
+            )
+        check_one_device(function, v, weight, bias)
     check_one_device(function, v, z, bank)
 
 
-def _fake(v: Tensor, z: Tensor, bank: Tensor) -> Tensor:
-    _check("filter_positions", v, z, bank)
+def _fake(
+    v: Tensor, z: Tensor, bank: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    _check("filter_positions", v, z, bank, weight, bias)
     return _empty(v)
 
 
-def _fake_backward(grad: Tensor, v: Tensor, z: Tensor, bank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    _check("filter_positions_backward", v, z, bank)
+def _fake_backward(
+    grad: Tensor,
+    v: Tensor,
+    z: Tensor,
+    bank: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    _check("filter_positions_backward", v, z, bank, weight, bias)
     check_gradient("filter_positions_backward", grad, v.shape, v)
-    return _empty(v), _empty(z), bank.new_empty(bank.shape)
+    of_norm = (z.new_empty(0) if t is None else t.new_empty(t.shape) for t in (weight, bias))
+    return _empty(v), _empty(z), bank.new_empty(bank.shape), *of_norm  # type: ignore[return-value]
 
 
 def _empty(x: Tensor) -> Tensor:
@@ -119,20 +175,25 @@ def _empty(x: Tensor) -> Tensor:
     return x.new_empty(batch, height, width, channels, order).permute(0, 3, 4, 1, 2)
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.eps = inputs
+    ctx.save_for_backward(*tensors)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    v, z, bank = ctx.saved_tensors
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    v, z, bank, weight, bias = ctx.saved_tensors
     if differentiates_again():
-        return filter_gradients(grad, v, z, bank)
-    return torch.ops.coattend.filter_positions_backward(grad, v, z, bank)
+        gradients = filter_gradients(grad, v, z, bank, _norm(weight, bias, ctx.eps))
+    else:
+        gradients = torch.ops.coattend.filter_positions_backward(grad, v, z, bank, weight, bias, ctx.eps)
+    return *gradients[:3], *(gradients[3:] if weight is not None else (None, None)), None
 
 
-define("filter_positions(Tensor v, Tensor z, Tensor bank) -> Tensor", filter_positions, _fake)
+NORM = "Tensor? weight=None, Tensor? bias=None, float eps=1e-05"
+define(f"filter_positions(Tensor v, Tensor z, Tensor bank, {NORM}) -> Tensor", filter_positions, _fake)
 define(
-    "filter_positions_backward(Tensor grad, Tensor v, Tensor z, Tensor bank) -> (Tensor, Tensor, Tensor)",
+    f"filter_positions_backward(Tensor grad, Tensor v, Tensor z, Tensor bank, {NORM})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     filter_positions_backward,
     _fake_backward,
 )
