@@ -12,6 +12,7 @@ from coattend.functional.dropout import dropout as dropout
 from coattend.functional.dynamic import dynamic_group_conv2d as dynamic_group_conv2d
 from coattend.functional.gates import group_gate as group_gate
 from coattend.functional.gates import group_gate_mask as group_gate_mask
+from coattend.functional.layout import memory_format as memory_format
 from coattend.functional.pooling import max_pool_2x2 as max_pool_2x2
 from coattend.functional.pose_linear import pose_linear as pose_linear
 from coattend.functional.pose_self_attention import pose_attention_weights as pose_attention_weights

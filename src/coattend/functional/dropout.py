@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.checks import check_tensor
-from coattend.functional.dispatch import is_eager
+from coattend.functional.dispatch import HAS_OPERATORS, is_eager
+from coattend.functional.layout import is_channels_last
 
 LEVELS = 1 << 16  # one mask element takes 16 random bits, so one draw of the generator yields four
 
@@ -26,5 +27,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
         return F.dropout(x, p, training)
     # From the smallest int64 to the largest: without bounds random_ leaves the sign bit at 0.
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
-    mask = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
-    return x * mask.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
+    drawn, least, factor = draws.view(torch.int16)[: x.numel()], dropped - LEVELS // 2, LEVELS / (LEVELS - dropped)
+    if HAS_OPERATORS and is_channels_last(x) and not x.is_contiguous():
+        return torch.ops.coattend.drop(x, drawn, least, factor)[0]
+    return x * (drawn.view(x.shape) >= least).to(x.dtype).mul_(factor)

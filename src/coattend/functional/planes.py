@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coattend.functional.dispatch import autocasts, decomposes, is_eager
 from coattend.functional.geometry import Geometry
+from coattend.functional.layout import folded, prefers_channels_last
 from coattend.functional.tables import BlockTables
 
 # On CPUs a batch is convolved in parts whose intermediate planes are still in the cache when they are read again. Parts
@@ -27,7 +28,7 @@ def planes_conv2d(
     poses: int | None,
 ) -> Tensor:
     """Apply ``conv2d`` to the planes of an image or a map; the result is a map with ``poses``, else an image."""
-    y = F.conv2d(x.flatten(1, -3), weight, bias, stride, padding, dilation, groups)
+    y = F.conv2d(folded(x), weight, bias, stride, padding, dilation, groups)
     return y if poses is None else y.unflatten(1, (-1, poses))
 
 
@@ -37,8 +38,10 @@ def convolve_planes(
     """Apply :func:`planes_conv2d` in any padding mode."""
     _, stride, padding, dilation, groups, padding_mode = geometry
     if padding_mode != "zeros" and padding > 0:
-        x = F.pad(x.flatten(1, -3), (padding,) * 4, mode=padding_mode)
+        x = F.pad(folded(x), (padding,) * 4, mode=padding_mode)
         padding = 0
+    if prefers_channels_last(x):
+        bank = bank.clone(memory_format=torch.channels_last)  # a copy: strides of one channel suit both formats
     if torch.compiler.is_compiling() and not decomposes(x) and not autocasts(x):
         return torch.ops.coattend.convolution(x, bank, bias, stride, padding, dilation, groups, poses)
     return planes_conv2d(x, bank, bias, stride, padding, dilation, groups, poses)

@@ -28,6 +28,7 @@ from coattend.nn import (
 )
 from coattend.nn.attention import ATTENTIONS
 from coattend.nn.co_attention import Structure
+from coattend.nn.sequence import FusedSequential
 from coattend.nn.slice_conv import Score
 
 Attention = str | type[AttentionLayer]
@@ -39,7 +40,7 @@ CO_ATTENTION = ("output", "slice")
 SLICES = ("slice", "slice_gate")
 
 
-class ConvBlock(nn.Sequential):
+class ConvBlock(FusedSequential):
     """A convolution, ``conv``, and what follows it: ``attention``, ``pool``, ``norm``, ``act``, ``dropout``.
 
     Before it is ``gate``, the attention on its input, if the network has such a form.
@@ -226,7 +227,7 @@ class Blocks:
 
     def preactivation(self, block: ConvBlock) -> nn.Sequential:
         """Return norm, ReLU and the attention that follows one of them, for the input of a convolution."""
-        layers = nn.Sequential()
+        layers = FusedSequential()
         self._append_activation(layers, block.conv.in_channels, self.std(block.conv))
         return layers
 

@@ -12,12 +12,10 @@ from coattend._registry import Registry
 from coattend.functional.attention import plane_index
 from coattend.groups import FiniteGroup, get_group
 from coattend.nn.checks import check_device, check_image, check_integer, check_real_map
+from coattend.nn.hooks import has_hooks
 from coattend.nn.tables import TabledModule
 
 RESERVED = ("none", "output", "slice", "slice_gate")  # what the option ``attention`` of networks means by itself
-
-MODULE_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-GLOBAL_HOOKS = tuple(f"_global{hooks}" for hooks in MODULE_HOOKS)
 
 
 class AttentionLayer(TabledModule):
@@ -146,8 +144,7 @@ class PoseAttention(AttentionLayer):
             type(self).attend_slices is not PoseAttention.attend_slices
             and type(self).__call__ is nn.Module.__call__
             and not self.is_patched
-            and not any(getattr(self, hooks) for hooks in MODULE_HOOKS)
-            and not any(getattr(nn.modules.module, hooks) for hooks in GLOBAL_HOOKS)
+            and not has_hooks(self)
         )
 
     def attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from coattend.functional.normalization import fuses_norm, normalize
 from coattend.nn.checks import check_device, check_dtype, check_integer, check_model, check_number, check_real_map
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -77,7 +78,26 @@ class GroupBatchNorm2d(_BatchNorm):
         if self.sync and uses_batch and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self._check_input_dim(x)
             return self._normalize_jointly(x)
+        if self.fuses(x):
+            return self.normalize(x)
         return super().forward(x)
+
+    def fuses(self, x: Tensor, order: int | None = None) -> bool:
+        """Return whether :meth:`normalize` takes this map, with attention of a group of this order if it is given."""
+        joint = self.sync and dist.is_available() and dist.is_initialized()
+        return x.ndim == 5 and not joint and fuses_norm(x, self.num_features, order)
+
+    def normalize(self, x: Tensor, matrix: Tensor | None = None, relu: bool = False) -> Tensor:
+        """Apply the layer after co-attention with a matrix, if one is given, and before a ReLU, in one pass."""
+        self._check_input_dim(x)
+        running = None
+        if not self.training and self.running_mean is not None and self.running_var is not None:
+            running = self.running_mean, self.running_var
+        y, mean, variance = normalize(x, self.weight, self.bias, running, self.eps, matrix, relu)
+        if self.training and self.track_running_stats:
+            count = x.numel() // self.num_features
+            self._update_running(mean, variance * (count / (count - 1)))
+        return y
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", sync=True" if self.sync else "")

@@ -1,7 +1,7 @@
 """``torch.ops.coattend``: co-attention as operators that save only their inputs for the backward pass.
 
 The C++ kernels run on CPUs, the Triton kernels on GPUs; without them the operators compute the plain formula.
-Results are contiguous whatever the strides of the inputs: compilers rely on the strides that the fake kernels promise.
+Results are channels-last if the map is, else contiguous: compilers rely on the strides that the fake kernels promise.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu
+from coattend.functional._kernels import rows as row_kernels
 from coattend.functional._kernels.build import logger
 from coattend.functional._kernels.library import LIBRARY, define, differentiates_again, save_first_two
 from coattend.functional.attention import (
@@ -25,6 +26,7 @@ from coattend.functional.attention import (
     without_autocast,
 )
 from coattend.functional.checks import check_attention, check_gradient, check_rows, check_slices
+from coattend.functional.layout import empty_like, in_format_of
 
 
 def co_attention(x: Tensor, matrix: Tensor) -> Tensor:
@@ -33,8 +35,8 @@ def co_attention(x: Tensor, matrix: Tensor) -> Tensor:
     order = x.shape[2]
     kernels = _kernels_for(x, order)
     if kernels is None:
-        return attend_formula(x, matrix).contiguous()
-    return kernels.forward(x, matrix.unsqueeze(1), range(order), channel_step=order)
+        return in_format_of(attend_formula(x, matrix), x)
+    return in_format_of(kernels.forward(x, matrix.unsqueeze(1), range(order), channel_step=order), x)
 
 
 def co_attention_backward(grad: Tensor, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,9 +46,10 @@ def co_attention_backward(grad: Tensor, x: Tensor, matrix: Tensor) -> tuple[Tens
     order = x.shape[2]
     kernels = _kernels_for(x, order)
     if kernels is None:
-        return _contiguous(attend_gradients(grad, x, matrix))
+        grad_x, grad_matrices = attend_gradients(grad, x, matrix)
+        return in_format_of(grad_x, x), grad_matrices.contiguous()
     grad_x, grad_matrices = kernels.backward(grad, x, matrix.unsqueeze(1), range(order), channel_step=order)
-    return grad_x, grad_matrices.squeeze(1)
+    return in_format_of(grad_x, x), grad_matrices.squeeze(1)
 
 
 def slice_attention(planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int) -> Tensor:
@@ -57,8 +60,9 @@ def slice_attention(planes: Tensor, matrix: Tensor, rows: list[int], channel_ste
     matrices = matrix.unflatten(0, (-1, slices))
     kernels = _kernels_for(planes, matrix.shape[-1])
     if kernels is None:
-        return attend_slices_formula(planes, matrix, plane_index(planes, rows, channel_step), slices).contiguous()
-    return kernels.forward(planes, matrices, rows, channel_step)
+        attended = attend_slices_formula(planes, matrix, plane_index(planes, rows, channel_step), slices)
+        return in_format_of(attended, planes)
+    return in_format_of(kernels.forward(planes, matrices, rows, channel_step), planes)
 
 
 def slice_attention_backward(
@@ -73,9 +77,10 @@ def slice_attention_backward(
     kernels = _kernels_for(planes, matrix.shape[-1])
     if kernels is None:
         index = plane_index(planes, rows, channel_step)
-        return _contiguous(attend_slices_gradients(grad, planes, matrix, index, slices))
+        grad_planes, grad_matrices = attend_slices_gradients(grad, planes, matrix, index, slices)
+        return in_format_of(grad_planes, planes), grad_matrices.contiguous()
     grad_planes, grad_matrices = kernels.backward(grad, planes, matrices, rows, channel_step)
-    return grad_planes, grad_matrices.flatten(0, 1)
+    return in_format_of(grad_planes, planes), grad_matrices.flatten(0, 1)
 
 
 def _kernels_for(planes: Tensor, order: int) -> ModuleType | None:
@@ -83,6 +88,8 @@ def _kernels_for(planes: Tensor, order: int) -> ModuleType | None:
 
     The kernels rely on checked arguments: they would read beyond tensors that do not fit together.
     """
+    if row_kernels.supports(planes) and cpu.supports_order(order):
+        return row_kernels
     if cpu.supports(planes, order):
         return cpu
     if not planes.is_cuda:
@@ -114,28 +121,24 @@ def gpu_kernels(device: torch.device) -> ModuleType | None:
     return triton
 
 
-def _contiguous(gradients: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return gradients[0].contiguous(), gradients[1].contiguous()
-
-
 def _attended_shape(planes: Tensor, matrix: Tensor, rows: list[int]) -> tuple[int, ...]:
     return planes.shape[0], planes.shape[1] // len(rows), matrix.shape[-1], *planes.shape[2:]
 
 
 def _fake_co_attention(x: Tensor, matrix: Tensor) -> Tensor:
     check_attention("co_attention", x, matrix, is_planar=True)
-    return x.new_empty(x.shape)
+    return empty_like(x)
 
 
 def _fake_co_attention_gradients(grad: Tensor, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     check_attention("co_attention_backward", x, matrix, is_planar=True)
     check_gradient("co_attention_backward", grad, x.shape, x)
-    return x.new_empty(x.shape), matrix.new_empty(matrix.shape)
+    return empty_like(x), matrix.new_empty(matrix.shape)
 
 
 def _fake_slice_attention(planes: Tensor, matrix: Tensor, rows: list[int], channel_step: int) -> Tensor:
     check_slices("slice_attention", planes, matrix, rows, channel_step)
-    return planes.new_empty(_attended_shape(planes, matrix, rows))
+    return empty_like(planes, _attended_shape(planes, matrix, rows))
 
 
 def _fake_slice_attention_gradients(
@@ -143,7 +146,7 @@ def _fake_slice_attention_gradients(
 ) -> tuple[Tensor, Tensor]:
     check_slices("slice_attention_backward", planes, matrix, rows, channel_step)
     check_gradient("slice_attention_backward", grad, _attended_shape(planes, matrix, rows), planes)
-    return planes.new_empty(planes.shape), matrix.new_empty(matrix.shape)
+    return empty_like(planes), matrix.new_empty(matrix.shape)
 
 
 def _co_attention_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

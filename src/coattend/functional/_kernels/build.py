@@ -22,7 +22,10 @@ from coattend._files import cache_dir
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.cpp")))  # all of them in one library
 HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
-INSTRUCTION_SETS = {"AVX2": ("-mavx2", "-mfma"), "AVX512": ("-mavx2", "-mfma")}  # wider registers are untried
+AVX2 = ("-mavx2", "-mfma")
+# More registers and masks, not wider ones: vectors have 32 bytes everywhere.
+AVX512 = (*AVX2, *(f"-mavx512{part}" for part in ("f", "vl", "dq", "bw")), "-mprefer-vector-width=256")
+INSTRUCTION_SETS = {"AVX2": AVX2, "AVX512": AVX512}
 SECONDS = 300  # of a compiler that hangs; it takes 4, and some times as many on a busy machine
 UNFINISHED = "unfinished-"
 
@@ -61,7 +64,9 @@ def _prefix() -> str:
 
 
 def _flags() -> tuple[str, ...]:
-    return (*FLAGS, *INSTRUCTION_SETS.get(torch.backends.cpu.get_cpu_capability(), ()))
+    instructions = INSTRUCTION_SETS.get(torch.backends.cpu.get_cpu_capability(), ())
+    rounds = instructions is AVX512 and getattr(torch.cpu, "_is_avx512_bf16_supported", bool)()
+    return (*FLAGS, *instructions, *(("-mavx512bf16",) if rounds else ()))
 
 
 def _compiled(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coattend.functional._kernels.library import LIBRARY, define, save_first_two
 from coattend.functional.checks import check_one_device
+from coattend.functional.layout import empty_like, folded, in_format_of
 from coattend.functional.planes import planes_conv2d
 
 
@@ -29,8 +30,8 @@ def convolution_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of ``planes_conv2d`` with respect to x, the weight and the bias."""
     grad_x, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
-        grad.flatten(1, -3),
-        x.flatten(1, -3),
+        folded(grad),
+        folded(x),
         weight,
         [len(weight)],
         [stride, stride],
@@ -41,14 +42,14 @@ def convolution_backward(
         groups,
         [True, True, True],
     )
-    return grad_x.reshape(x.shape).contiguous(), grad_weight.contiguous(), grad_bias
+    return in_format_of(grad_x.unflatten(1, x.shape[1:-2]), x), grad_weight.contiguous(), grad_bias
 
 
 def _fake_convolution_gradients(
     grad: Tensor, x: Tensor, weight: Tensor, *rest: object
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_one_device("convolution_backward", grad, x, weight)
-    return x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
+    return empty_like(x), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
 
 
 def _convolution_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -17,12 +17,15 @@ from torch import Tensor
 
 from coattend.functional._kernels import build
 from coattend.functional._kernels.build import logger
+from coattend.functional._kernels.formats import measure_formats
 
 TYPES = {torch.float32: "float", torch.float64: "double"}
 
+ROW_FUNCTIONS = ("rows_forward", "rows_backward", "norm_forward", "norm_backward", "rows_pool_forward", "drop")
 FUNCTIONS = (
     "coattend_largest_order",
     *(f"coattend_{step}ward_{name}" for step in ("for", "back", "pool_for", "pool_back") for name in TYPES.values()),
+    *(f"coattend_{name}_{dtype}" for name in ROW_FUNCTIONS for dtype in ("float", "bfloat16")),
 )
 
 
@@ -50,8 +53,11 @@ def supports_dtype(x: Tensor) -> bool:
 
 def supports(x: Tensor, order: int) -> bool:
     """Return whether the kernels attend along a group of this order."""
-    if not supports_dtype(x):
-        return False
+    return supports_dtype(x) and supports_order(order)
+
+
+def supports_order(order: int) -> bool:
+    """Return whether the kernels are available for a group of this order."""
     kernels = library()
     return kernels is not None and order <= kernels.coattend_largest_order()
 
@@ -153,6 +159,8 @@ def build_library() -> bool:
     """Build the kernels unless they are in the cache, and return whether they are available."""
     if not STATE.has_built:
         STATE.library, STATE.has_loaded, STATE.has_built = _available(_built_library), True, True
+        if STATE.library is not None:
+            measure_formats()
     return STATE.library is not None
 
 

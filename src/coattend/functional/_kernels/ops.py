@@ -1,5 +1,25 @@
 """All operators of ``torch.ops.coattend``; importing this module registers them."""
 
-from coattend.functional._kernels import attention, convolution, dynamic, flops, gates, pooling, pose_self_attention
+from coattend.functional._kernels import (
+    attention,
+    convolution,
+    dropout,
+    dynamic,
+    flops,
+    gates,
+    normalization,
+    pooling,
+    pose_self_attention,
+)
 
-__all__ = ["attention", "convolution", "dynamic", "flops", "gates", "pooling", "pose_self_attention"]
+__all__ = [
+    "attention",
+    "convolution",
+    "dropout",
+    "dynamic",
+    "flops",
+    "gates",
+    "normalization",
+    "pooling",
+    "pose_self_attention",
+]

@@ -7,23 +7,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coattend.functional._kernels import cpu
+from coattend.functional._kernels import cpu, rows
 from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
 from coattend.functional.checks import check_gradient, check_windows
+from coattend.functional.layout import empty_like, in_format_of
 from coattend.functional.pooling import max_pool_formula
 
 
 def max_pool(x: Tensor) -> Tensor:
     """Pool by the C++ kernel, or by the formula where it is not available."""
     check_windows("max_pool", x)
-    return cpu.pool_forward(x) if cpu.supports_dtype(x) else max_pool_formula(x).contiguous()
+    if rows.supports(x):
+        return rows.pool_forward(x)
+    return in_format_of(cpu.pool_forward(x) if cpu.supports_dtype(x) else max_pool_formula(x), x)
 
 
 def max_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of :func:`max_pool`."""
     check_windows("max_pool_backward", x)
     check_gradient("max_pool_backward", grad, _pooled_shape(x), x)
-    return cpu.pool_backward(grad, x) if cpu.supports_dtype(x) else _gradient(grad, x).contiguous()
+    if rows.supports(x):
+        return rows.pool_backward(grad, x)
+    return in_format_of(cpu.pool_backward(grad, x) if cpu.supports_dtype(x) else _gradient(grad, x), x)
 
 
 def _pooled_shape(x: Tensor) -> tuple[int, ...]:
@@ -50,13 +55,13 @@ def _save_input(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
 
 def _fake_max_pool(x: Tensor) -> Tensor:
     check_windows("max_pool", x)
-    return x.new_empty(_pooled_shape(x))
+    return empty_like(x, _pooled_shape(x))
 
 
 def _fake_max_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
     check_windows("max_pool_backward", x)
     check_gradient("max_pool_backward", grad, _pooled_shape(x), x)
-    return x.new_empty(x.shape)
+    return empty_like(x)
 
 
 define("max_pool(Tensor x) -> Tensor", max_pool, _fake_max_pool)

@@ -1,0 +1,52 @@
+"""A sequence of layers that computes neighbours together where that is faster."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from coattend.nn.co_attention import CoAttention
+from coattend.nn.hooks import has_hooks
+from coattend.nn.norm import GroupBatchNorm2d
+
+
+class FusedSequential(nn.Sequential):
+    """Apply layers one after another: :class:`torch.nn.Sequential`, faster.
+
+    Co-attention, batch norm and ReLU that follow one another are one pass over the map forward and one backward, and
+    only the input of the first one is saved for the backward pass. A layer with a hook, a subclass or a layer whose
+    ``forward`` is replaced is called on its own.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = list(self)
+        position = 0
+        while position < len(layers):
+            fused = self._fused(layers[position : position + 3], x)
+            if fused is None:
+                x = layers[position](x)
+                position += 1
+            else:
+                x, number = fused
+                position += number
+        return x
+
+    def _fused(self, layers: list[nn.Module], x: Tensor) -> tuple[Tensor, int] | None:
+        """Return what the first layers compute together and their number, or None if they do not."""
+        attention = layers[0] if _is_plain(layers[0], CoAttention) else None
+        norm = layers[0] if attention is None else (layers[1] if len(layers) > 1 else None)
+        if not (isinstance(norm, GroupBatchNorm2d) and _is_plain(norm, GroupBatchNorm2d)):
+            return None
+        order = attention.group.order if isinstance(attention, CoAttention) else None
+        if not norm.fuses(x, order):
+            return None
+        matrix = None
+        if isinstance(attention, CoAttention):
+            attention.check(x)
+            matrix = attention.matrix()
+        number = 1 + (attention is not None)
+        relu = len(layers) > number and _is_plain(layers[number], nn.ReLU)
+        return norm.normalize(x, matrix, relu), number + relu
+
+
+def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    return type(layer) is kind and "forward" not in vars(layer) and "mask" not in vars(layer) and not has_hooks(layer)

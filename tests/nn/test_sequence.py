@@ -1,0 +1,97 @@
+"""Layers that are computed together give what they give one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coattend as ca
+from coattend._timing import saved_bytes
+from coattend.functional import memory_format
+from coattend.functional.layout import channels_last
+from coattend.nn.sequence import FusedSequential
+
+
+def layers(group: str = "p4") -> list[nn.Module]:
+    return [ca.nn.CoAttention(3, group), ca.nn.GroupBatchNorm2d(3), nn.ReLU()]
+
+
+@pytest.fixture(autouse=True)
+def float32() -> None:
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+
+
+def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
+    """Return a list that grows by (with attention, with ReLU) whenever a norm is computed with others."""
+    calls: list[tuple[bool, bool]] = []
+    original = ca.nn.GroupBatchNorm2d.normalize
+
+    def normalize(self: object, x: Tensor, matrix: Tensor | None = None, relu: bool = False) -> Tensor:
+        calls.append((matrix is not None, relu))
+        return original(self, x, matrix, relu)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ca.nn.GroupBatchNorm2d, "normalize", normalize)
+    return calls
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("group", ["p4", "p4m", "C6"])
+def test_is_the_plain_sequence(group: str, training: bool) -> None:
+    parts = layers(group)
+    fused, plain = FusedSequential(*parts).train(training), nn.Sequential(*layers(group)).train(training)
+    plain.load_state_dict(fused.state_dict())
+    x = channels_last(torch.randn(4, 3, ca.get_group(group).order, 6, 6))
+    torch.testing.assert_close(fused(x), plain(x.double().float().contiguous()), rtol=1e-4, atol=1e-5)
+    for name, buffer in plain.named_buffers():
+        torch.testing.assert_close(fused.get_buffer(name), buffer, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, x = count(monkeypatch), channels_last(torch.randn(2, 3, 4, 6, 6))
+    FusedSequential(*layers())(x)
+    FusedSequential(*layers()[1:])(x)
+    FusedSequential(*layers()[:2])(x)
+    FusedSequential(layers()[1], nn.Tanh())(x)
+    assert calls == [(True, True), (False, True), (True, False), (False, False)]
+
+
+def test_watched_and_changed_layers_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, x = count(monkeypatch), channels_last(torch.randn(2, 3, 4, 6, 6))
+
+    class Shy(ca.nn.CoAttention):
+        def mask(self, x: Tensor) -> Tensor:
+            return torch.zeros_like(x)
+
+    seen: list[Tensor] = []
+    watched = FusedSequential(*layers())
+    watched[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    watched(x)
+    assert len(seen) == 1
+    assert calls.pop() == (False, True)
+    changed = FusedSequential(Shy(3, "p4"), *layers()[1:])
+    assert changed(x).abs().max() == 0
+    assert calls.pop() == (False, True)
+    patched = FusedSequential(*layers())
+    patched[2].forward = lambda x: x + 7  # type: ignore[method-assign]
+    assert patched(x).min() > 0
+    assert calls.pop() == (True, False)
+
+
+def test_saves_one_map_instead_of_three() -> None:
+    x = channels_last(torch.randn(8, 3, 4, 16, 16)).requires_grad_()
+    map_bytes = x.numel() * 4
+    fused = saved_bytes(FusedSequential(*layers()), x)
+    plain = saved_bytes(nn.Sequential(*layers()), x)
+    assert fused < 1.1 * map_bytes
+    assert plain > 2.5 * map_bytes
+
+
+def test_attention_saves_little_in_a_network() -> None:
+    images = torch.randn(4, 1, 28, 28)
+    with memory_format("channels_last"):
+        attentive, plain = (
+            saved_bytes(ca.create_model(name, dropout=0.0), images) for name in ("a_p4cnn:attention=output", "p4cnn")
+        )
+    assert attentive / plain < 1.25
