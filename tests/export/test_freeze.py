@@ -192,6 +192,18 @@ def test_backbones_return_their_maps() -> None:
         torch.testing.assert_close(frozen, expected)
 
 
+@pytest.mark.parametrize(
+    "name", ["a_p4cnn:width=4", "a_p4cnn:width=4,attention=output", "a_p4m_resnet44:width=3,blocks=1"]
+)
+def test_float32_in_one_pass(name: str) -> None:
+    size = ca.model_entry(name).image_size
+    model = ready(ca.create_model(name), ca.create_model(name).in_channels, size, size)
+    x = torch.randn(3, model.in_channels, size, size)
+    expected = model(x)
+    result = freeze(model.float())(x.float())
+    torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("name", ["p4cnn:width=4", "a_p4cnn:width=4", "a_p4m_allcnn:width=3", "a_r_nin_x4:width=6"])
 def test_bfloat16_loses_no_more_than_unfrozen(name: str) -> None:
     size = ca.model_entry(name).image_size

@@ -15,6 +15,8 @@ from torch import Tensor, fx, nn
 
 from coattend.functional.attention import attend, attend_slices, plane_index
 from coattend.functional.dispatch import is_exporting
+from coattend.functional.layout import folded
+from coattend.functional.normalization import fuses_norm, normalize
 from coattend.functional.planes import RESPONSE_BYTES, batch_parts
 
 
@@ -75,6 +77,13 @@ class FrozenUnit(nn.Module):
         planes = planes.contiguous()
         return planes if self.wide == self.matrices.dtype else planes.to(self.wide)
 
+    def _in_one_pass(self, x: Tensor, matrices: Tensor | None = None) -> Tensor:
+        """Attend to a map, if matrices are given, add the offset and apply the ReLU, as a norm of statistics 0 and 1."""
+        channels = x.shape[1]
+        statistics = self.matrices.new_zeros(channels), self.matrices.new_ones(channels)
+        y, _, _ = normalize(x, None, self.offset, statistics, 0.0, matrices, self.relu)
+        return folded(y)
+
     def _finish(self, planes: Tensor) -> Tensor:
         """Add the offset to planes that may be overwritten, apply the ReLU, and return to the type of the network."""
         if self.offset is not None:
@@ -89,6 +98,8 @@ class FrozenAttention(FrozenUnit):
     def fused(self, planes: Tensor) -> Tensor:
         """See :meth:`FrozenUnit.fused`."""
         by_pose = planes.unflatten(1, (-1, self.matrices.shape[-1]))
+        if fuses_norm(by_pose, by_pose.shape[1], by_pose.shape[2]):
+            return self._in_one_pass(by_pose, self.matrices)
         return self._finish(attend(by_pose, self.matrices).flatten(1, 2))
 
     def standard(self, planes: Tensor) -> Tensor:
@@ -119,7 +130,10 @@ class FrozenSliceConv2d(FrozenUnit):
 
     def _attended(self, planes: Tensor) -> Tensor:
         responses = self.conv(self._by_pose(planes))
-        return self._finish(attend_slices(responses, self.matrices, self.rows, self.slices).flatten(1, 2))
+        summed = attend_slices(responses, self.matrices, self.rows, self.slices)
+        if fuses_norm(summed, summed.shape[1]):
+            return self._in_one_pass(summed)
+        return self._finish(summed.flatten(1, 2))
 
     def standard(self, planes: Tensor) -> Tensor:
         """See :meth:`FrozenUnit.standard`; one slice after the other, which keeps what is gathered in the cache."""

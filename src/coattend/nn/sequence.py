@@ -18,6 +18,8 @@ class FusedSequential(nn.Sequential):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):  # torch.fx traces the layers one by one
+            return super().forward(x)
         layers = list(self)
         position = 0
         while position < len(layers):
