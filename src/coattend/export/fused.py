@@ -78,7 +78,7 @@ class FrozenUnit(nn.Module):
         return planes if self.wide == self.matrices.dtype else planes.to(self.wide)
 
     def _in_one_pass(self, x: Tensor, matrices: Tensor | None = None) -> Tensor:
-        """Attend to a map, if matrices are given, add the offset and apply the ReLU, as a norm of statistics 0 and 1."""
+        """Attend to a map, if matrices are given, add the offset and apply the ReLU, as a norm with statistics 0, 1."""
         channels = x.shape[1]
         statistics = self.matrices.new_zeros(channels), self.matrices.new_ones(channels)
         y, _, _ = normalize(x, None, self.offset, statistics, 0.0, matrices, self.relu)

@@ -12,9 +12,9 @@ from coattend.functional.geometry import Size
 from coattend.functional.tables import Turns, turn_tables
 from coattend.groups import Filters, FiniteGroup, filter_rings, get_group
 from coattend.nn._conv_base import Device
-from coattend.nn.attention import GLOBAL_HOOKS, MODULE_HOOKS
 from coattend.nn.checks import check_dtype, check_integer, check_map, check_planar, check_size
 from coattend.nn.conv import GroupConv2d
+from coattend.nn.hooks import has_hooks
 from coattend.nn.norm import GroupGroupNorm2d
 from coattend.nn.tables import TabledModule
 
@@ -154,9 +154,8 @@ class DynamicGroupConv2d(TabledModule):
         """Return whether norm and activation may be computed without calling them: neither replaced nor observed."""
         if not self.generated or type(self.norm) is not GroupGroupNorm2d or type(self.act) is not nn.ReLU:
             return False
-        observed = any(getattr(part, hooks) for part in (self.norm, self.act) for hooks in MODULE_HOOKS)
-        globally = any(getattr(nn.modules.module, hooks) for hooks in GLOBAL_HOOKS)
-        return self.norm.num_groups == self.norm.num_channels and self.norm.affine and not (observed or globally)
+        is_observed = has_hooks(self.norm) or has_hooks(self.act)
+        return self.norm.num_groups == self.norm.num_channels and self.norm.affine and not is_observed
 
     def _context(self, x: Tensor, like: Tensor) -> Tensor:
         """Return the map that generates the filters; without channels if they are constant."""

@@ -13,9 +13,10 @@ from coattend.functional.gates import GateBanks, apply_gates, channel_gate, chan
 from coattend.functional.pose_linear import pose_bank, relative_table
 from coattend.groups import Filters, FiniteGroup, cyclic, fitting_filters
 from coattend.nn._conv_base import Device
-from coattend.nn.attention import MODULE_HOOKS, AttentionLayer, PoseAttention, register_attention
+from coattend.nn.attention import AttentionLayer, PoseAttention, register_attention
 from coattend.nn.checks import check_dtype, check_integer
 from coattend.nn.conv import GroupConv2d, LiftingConv2d
+from coattend.nn.hooks import has_hooks
 from coattend.nn.tables import TabledModule
 
 
@@ -239,7 +240,7 @@ class ChannelGate(TabledModule):
 
 def _is_watched(part: nn.Module) -> bool:
     """Return whether a part of a gate has to be called: it has hooks, or a module of another class replaces it."""
-    return type(part) not in (ChannelGate, GroupConv2d) or any(getattr(part, hooks) for hooks in MODULE_HOOKS)
+    return type(part) not in (ChannelGate, GroupConv2d) or has_hooks(part)
 
 
 def _check_gate(layer: AttentionLayer, reduction: object, kernel_size: object, groups: object) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Any
+
+from torch import Tensor, fx, nn
 
 from coattend.nn.co_attention import CoAttention
 from coattend.nn.hooks import has_hooks
@@ -17,8 +19,8 @@ class FusedSequential(nn.Sequential):
     ``forward`` is replaced is called on its own.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor):  # torch.fx traces the layers one by one
+    def forward(self, x: Tensor | fx.Proxy) -> Any:
+        if isinstance(x, fx.Proxy):  # torch.fx traces the layers one by one
             return super().forward(x)
         layers = list(self)
         position = 0

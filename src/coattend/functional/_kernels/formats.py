@@ -59,9 +59,9 @@ def _time_ratio() -> float:
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
         for _ in range(ROUNDS + 1):
             for format_, times in seconds.items():
-                inputs = [t.contiguous(memory_format=format_).requires_grad_() for t in (x, weight)]
+                image, filters = (t.contiguous(memory_format=format_).requires_grad_() for t in (x, weight))
                 start = time.perf_counter()
-                y = F.conv2d(*inputs)
+                y = F.conv2d(image, filters)
                 y.backward(torch.ones_like(y))
                 times.append(time.perf_counter() - start)
     planes, rows = (times[1:] for times in seconds.values())  # the first round builds what the library caches
