@@ -182,7 +182,7 @@ def test_bfloat16_learns_as_float32_does(tmp_path: Path) -> None:
 def test_a_network_turns_with_the_image_up_to_rounding_to_bfloat16() -> None:
     """Sums over taps have another order in another pose, so that single values are rounded to the next number."""
     trained = load_trained(pretrained_file("a_p4cnn:attention=output", "rotated-mnist"))
-    x = trained.preprocessing(load_data("mini").test.images[:32])
+    x = trained.preprocessing(load_data("mini").test.images[:64])
     network = trained.network.eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         error = max(ca.equivariance_error(network, x, "p4").values())
@@ -192,7 +192,7 @@ def test_a_network_turns_with_the_image_up_to_rounding_to_bfloat16() -> None:
             for layer, mask in masks.items():
                 difference = (transform_map(mask, network.group, g) - turned[layer]).abs()
                 assert difference.max() <= 4 * ULP
-                assert (difference > 0).double().mean() < 0.01
+                assert (difference > 0).double().mean() < 0.02
     assert error < 2e-3
     assert error > 1e-6  # else docs/training.md is to say that it is exact
 

@@ -56,14 +56,14 @@ def prefers_channels_last(x: Tensor) -> bool:
 
 def has_faster_channels_last() -> bool:
     """Return whether channels-last is the faster format on this machine."""
-    from coattend.functional._kernels import cpu, formats
+    from coattend.functional._kernels import cpu
 
-    return cpu.library() is not None and formats.channels_last_is_faster()
+    return cpu.library() is not None and cpu.STATE.channels_last_is_faster
 
 
 def is_channels_last(x: Tensor) -> bool:
     """Return whether an image or map (batch, planes..., height, width) is dense in channels-last format."""
-    if x.numel() == 0:
+    if x.ndim < 4 or x.numel() == 0:
         return False
     *planes, height, width = range(1, x.ndim)
     expected = 1

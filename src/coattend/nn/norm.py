@@ -85,7 +85,7 @@ class GroupBatchNorm2d(_BatchNorm):
     def fuses(self, x: Tensor, order: int | None = None) -> bool:
         """Return whether :meth:`normalize` takes this map, with attention of a group of this order if it is given."""
         joint = self.sync and dist.is_available() and dist.is_initialized()
-        return x.ndim == 5 and not joint and fuses_norm(x, self.num_features, order)
+        return torch.is_tensor(x) and x.ndim == 5 and not joint and fuses_norm(x, self.num_features, order)
 
     def normalize(self, x: Tensor, matrix: Tensor | None = None, relu: bool = False) -> Tensor:
         """Apply the layer after co-attention with a matrix, if one is given, and before a ReLU, in one pass."""

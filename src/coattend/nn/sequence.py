@@ -22,6 +22,9 @@ class FusedSequential(nn.Sequential):
     def forward(self, x: Tensor | fx.Proxy) -> Any:
         if isinstance(x, fx.Proxy):  # torch.fx traces the layers one by one
             return super().forward(x)
+        return self._compute(x)
+
+    def _compute(self, x: Tensor) -> Tensor:
         layers = list(self)
         position = 0
         while position < len(layers):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coattend.functional._kernels import build
 from coattend.functional._kernels.build import logger
-from coattend.functional._kernels.formats import measure_formats
+from coattend.functional._kernels.formats import channels_last_is_faster, measure_formats
 
 TYPES = {torch.float32: "float", torch.float64: "double"}
 
@@ -138,11 +138,12 @@ def _run(
 
 @dataclass
 class State:
-    """The kernels of this process, and whether it has tried to load and to build them."""
+    """The kernels of this process, whether it has tried to load and to build them, and the faster memory format."""
 
     library: ctypes.CDLL | None = None
     has_loaded: bool = False
     has_built: bool = False
+    channels_last_is_faster: bool = False
 
 
 STATE = State()
@@ -152,6 +153,7 @@ def library() -> ctypes.CDLL | None:
     """Return the kernels, loaded from the cache when first used, or None if unavailable; starts no compiler."""
     if not STATE.has_loaded:
         STATE.library, STATE.has_loaded = _available(_cached_library), True
+        STATE.channels_last_is_faster = channels_last_is_faster()
     return STATE.library
 
 
@@ -161,6 +163,7 @@ def build_library() -> bool:
         STATE.library, STATE.has_loaded, STATE.has_built = _available(_built_library), True, True
         if STATE.library is not None:
             measure_formats()
+        STATE.channels_last_is_faster = channels_last_is_faster()
     return STATE.library is not None
 
 

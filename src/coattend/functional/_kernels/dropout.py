@@ -18,18 +18,18 @@ def drop(x: Tensor, draws: Tensor, least: int, factor: float) -> tuple[Tensor, T
     Draws are int16, one per element, in the order of torch's default format: a seed drops the same in either format.
     """
     if rows.supports(x):
-        kept = empty_like(x.to(torch.uint8))
-        return rows.drop(x, draws, kept, least, factor), kept
-    kept = channels_last((draws.view(x.shape) >= least).to(torch.uint8))
-    return x * (kept * factor).to(x.dtype), kept
+        mask = empty_like(x.to(torch.uint8))
+        return rows.drop(x, draws, mask, least, factor), mask
+    mask = channels_last((draws.view(x.shape) >= least).to(torch.uint8))
+    return x * (mask * factor).to(x.dtype), mask
 
 
-def drop_backward(grad: Tensor, kept: Tensor, factor: float) -> Tensor:
+def drop_backward(grad: Tensor, mask: Tensor, factor: float) -> Tensor:
     """Return the gradient of :func:`drop` with respect to x."""
     grad = channels_last(grad)
     if rows.supports(grad):
-        return rows.drop(grad, None, kept, 0, factor)
-    return grad * (kept * factor).to(grad.dtype)
+        return rows.drop(grad, None, mask, 0, factor)
+    return grad * (mask * factor).to(grad.dtype)
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, int, float], output: tuple[Tensor, Tensor]) -> None:
@@ -39,8 +39,8 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor, int, float], output: tuple[Ten
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
-    (kept,) = ctx.saved_tensors
-    return torch.ops.coattend.drop_backward(grad, kept, ctx.factor), None, None, None
+    (mask,) = ctx.saved_tensors
+    return torch.ops.coattend.drop_backward(grad, mask, ctx.factor), None, None, None
 
 
 def _backward_again(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -57,9 +57,9 @@ define(
     lambda x, draws, least, factor: (empty_like(x), empty_like(x.to(torch.uint8))),
 )
 define(
-    "drop_backward(Tensor grad, Tensor kept, float factor) -> Tensor",
+    "drop_backward(Tensor grad, Tensor mask, float factor) -> Tensor",
     drop_backward,
-    lambda grad, kept, factor: channels_last(torch.empty_like(grad)),
+    lambda grad, mask, factor: channels_last(torch.empty_like(grad)),
 )
 torch.library.register_autograd("coattend::drop", _backward, setup_context=_save, lib=LIBRARY)
 torch.library.register_autograd("coattend::drop_backward", _backward_again, setup_context=_save_kept, lib=LIBRARY)

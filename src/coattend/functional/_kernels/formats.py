@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import platform
 import statistics
@@ -18,7 +17,6 @@ from coattend.functional._kernels.build import logger
 ROUNDS = 5
 
 
-@functools.cache
 def channels_last_is_faster() -> bool:
     """Return what was measured; False if nothing was."""
     path = _path()
@@ -36,7 +34,6 @@ def measure_formats() -> None:
         write_atomically(path, f"{'channels_last' if ratio < 1 else 'planes'} {ratio:.2f}\n".encode())
     except OSError as reason:
         logger.info("coattend: the faster memory format could not be saved (%s)", reason)
-    channels_last_is_faster.cache_clear()
 
 
 def _path() -> Path:

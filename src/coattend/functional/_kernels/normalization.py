@@ -29,15 +29,15 @@ def normalize(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise by the C++ kernels, or by the formula where they are not available.
 
-    Returns the map, and mean and variance of the batch, or nothing in their place if they were given.
+    Returns the map, and mean and variance of the batch, or nothing in their place with statistics of the caller.
     """
-    given = None if mean is None or variance is None else (mean, variance)
+    constants = None if mean is None or variance is None else (mean, variance)
     if _has_kernel(x, matrix):
-        y, *statistics = rows.norm_forward(x, matrix, weight, bias, given, eps, relu)
+        y, *statistics = rows.norm_forward(x, matrix, weight, bias, constants, eps, relu)
     else:
-        y, *statistics = normalize_formula(x, matrix, weight, bias, given, eps, relu)
+        y, *statistics = normalize_formula(x, matrix, weight, bias, constants, eps, relu)
         y = in_format_of(y, x)
-    if given is not None:
+    if constants is not None:
         statistics = [_nothing(x), _nothing(x)]
     return y, statistics[0], statistics[1]
 
@@ -61,8 +61,8 @@ def normalize_backward(
     if _has_kernel(x, matrix):
         gradients = rows.norm_backward(grad, x, matrix, weight, bias, mean, variance, training, eps, relu)
     else:
-        given = None if training else (mean, variance)
-        gradients = normalize_gradients(grad, x, matrix, weight, bias, given, eps, relu)
+        constants = None if training else (mean, variance)
+        gradients = normalize_gradients(grad, x, matrix, weight, bias, constants, eps, relu)
     grad_x, *others = gradients
     values = [
         _nothing(x) if tensor is None or value is None else value.to(tensor.dtype).contiguous()
@@ -144,16 +144,16 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _backward(ctx: Any, grad: Tensor, *statistics: Tensor) -> tuple[Tensor | None, ...]:
     x, matrix, weight, bias, mean, variance = ctx.saved_tensors
     if differentiates_again():
-        given = None if ctx.training else (mean, variance)
-        values = normalize_gradients(grad, x, matrix, weight, bias, given, ctx.eps, ctx.relu)
+        constants = None if ctx.training else (mean, variance)
+        values = normalize_gradients(grad, x, matrix, weight, bias, constants, ctx.eps, ctx.relu)
     else:
         values = torch.ops.coattend.normalize_backward(
             grad, x, matrix, weight, bias, mean, variance, ctx.training, ctx.eps, ctx.relu
         )
-    kept = (
+    gradients = (
         value if tensor is not None else None for value, tensor in zip(values, (x, matrix, weight, bias), strict=True)
     )
-    return *kept, None, None, None, None
+    return *gradients, None, None, None, None
 
 
 define(

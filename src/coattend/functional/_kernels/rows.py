@@ -148,16 +148,16 @@ def pool_backward(grad: Tensor, x: Tensor) -> Tensor:
     return grad_x
 
 
-def drop(x: Tensor, draws: Tensor | None, kept: Tensor, dropped: int, factor: float) -> Tensor:
-    """Multiply what is kept by the factor and the rest by 0.
+def drop(x: Tensor, draws: Tensor | None, mask: Tensor, dropped: int, factor: float) -> Tensor:
+    """Multiply what is mask by the factor and the rest by 0.
 
-    With draws, int16 in the order of torch's default format, ``kept`` (uint8, in the format of x) is written: 1 where a
+    With draws, int16 in the order of torch's default format, ``mask`` (uint8, in the format of x) is written: 1 where a
     draw is at least ``dropped``; else it is read.
     """
     y = empty_like(x)
     images, pixels = len(x), x.shape[-2:].numel()
     shape = DropShape(images, pixels, x[0].numel() // pixels, dropped, factor, torch.get_num_threads())
-    _call("drop", x, (x, draws, kept, y), shape)
+    _call("drop", x, (x, draws, mask, y), shape)
     return y
 
 
