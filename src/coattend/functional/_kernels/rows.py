@@ -112,7 +112,7 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Return the gradients of :func:`norm_forward` with respect to x, the matrix, the weight and the bias."""
     grad = channels_last(grad.to(x.dtype))
-    wide = _floats(matrix)
+    wide, mean, variance = _floats(matrix), mean.float().contiguous(), variance.float().contiguous()
     grad_x, grad_matrix = empty_like(x), None if wide is None else torch.empty_like(wide)
     grad_weight, grad_bias = torch.empty_like(mean), torch.empty_like(mean)
     tensors = (
