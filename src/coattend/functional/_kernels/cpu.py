@@ -153,7 +153,7 @@ def library() -> ctypes.CDLL | None:
     """Return the kernels, loaded from the cache when first used, or None if unavailable; starts no compiler."""
     if not STATE.has_loaded:
         STATE.library, STATE.has_loaded = _available(_cached_library), True
-        STATE.channels_last_is_faster = channels_last_is_faster()
+        STATE.channels_last_is_faster = STATE.library is not None and channels_last_is_faster()
     return STATE.library
 
 
@@ -163,7 +163,7 @@ def build_library() -> bool:
         STATE.library, STATE.has_loaded, STATE.has_built = _available(_built_library), True, True
         if STATE.library is not None:
             measure_formats()
-        STATE.channels_last_is_faster = channels_last_is_faster()
+        STATE.channels_last_is_faster = STATE.library is not None and channels_last_is_faster()
     return STATE.library is not None
 
 
