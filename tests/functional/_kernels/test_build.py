@@ -183,6 +183,21 @@ def test_a_compiler_that_hangs_is_ended_with_its_children(
     assert "timed out after 0.5 seconds" in caplog.text
 
 
+def test_one_source_that_fails_ends_the_compilers_of_the_others(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *second.cpp*) sleep 0.5; echo broken >&2; exit 1;; esac\nsleep 60\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    start = time.monotonic()
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        build.build()
+    assert time.monotonic() - start < 20
+    assert failure.value.stderr == "broken\n"
+
+
 def test_the_compiler_may_be_a_command_of_several_words(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "env LANG=C g++")
     assert build_kernels()
@@ -216,7 +231,7 @@ def test_what_is_built_is_loaded_without_a_compiler(
 ) -> None:
     build.build()
     caplog.clear()
-    monkeypatch.setattr(build, "_output", None)  # any command would fail
+    monkeypatch.setattr(build, "_run", None)  # any command would fail
     for get in (cpu.library, build_kernels):
         monkeypatch.setattr(cpu, "STATE", cpu.State())
         assert get()
@@ -226,7 +241,7 @@ def test_what_is_built_is_loaded_without_a_compiler(
 def test_a_forward_pass_starts_no_compiler(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(build, "_output", None)
+    monkeypatch.setattr(build, "_run", None)
     x, weights = torch.randn(1, 2, 4, 4, 4), torch.randn(2, 4)
     for _ in range(2):
         assert co_attention(x, weights, ca.cyclic(4)).shape == x.shape

@@ -13,6 +13,9 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -26,7 +29,7 @@ AVX2 = ("-mavx2", "-mfma")
 # More registers and masks, not wider ones: vectors have 32 bytes everywhere.
 AVX512 = (*AVX2, *(f"-mavx512{part}" for part in ("f", "vl", "dq", "bw")), "-mprefer-vector-width=256")
 INSTRUCTION_SETS = {"AVX2": AVX2, "AVX512": AVX512}
-SECONDS = 300  # of a compiler that hangs; it takes 4, and some times as many on a busy machine
+SECONDS = 300  # of a compiler that hangs; the largest source takes 15, and some times as many on a busy machine
 UNFINISHED = "unfinished-"
 
 logger = logging.getLogger("coattend")
@@ -73,15 +76,15 @@ def _compiled(folder: Path) -> Path:
     _remove_abandoned(folder)
     prefix = _prefix()  # before the compiler reads the sources: they may change meanwhile
     # A warning, so that it is seen: the program stands still meanwhile.
-    logger.warning("coattend: building the C++ kernels, once, into %s; this takes a few seconds.", folder)
+    logger.warning("coattend: building the C++ kernels, once, into %s; this takes up to a minute.", folder)
     # In a folder of its own and then renamed: another process sees all of the file or nothing.
     with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as scratch:
         library = Path(scratch, "kernels.so")
-        objects = [Path(scratch, f"{source.stem}.o") for source in SOURCES]
-        for source, compiled in zip(SOURCES, objects, strict=True):
-            _output([*_compiler(), *_flags(), "-c", str(source), "-o", str(compiled)])
+        objects = {source: Path(scratch, f"{source.stem}.o") for source in SOURCES}
+        largest_first = sorted(SOURCES, key=lambda source: source.stat().st_size, reverse=True)
+        _run([*_compiler(), *_flags(), "-c", str(source), "-o", str(objects[source])] for source in largest_first)
         # Linked without OpenMP's library: its symbols are found in the runtime that torch has loaded.
-        _output([*_compiler(), "-shared", *map(str, objects), "-o", str(library)])
+        _run([[*_compiler(), "-shared", *map(str, objects.values()), "-o", str(library)]])
         library.chmod(0o700)
         with library.open("rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()
@@ -128,8 +131,22 @@ def _compiler() -> list[str]:
     return chosen or [str(usual)]
 
 
-def _output(command: list[str]) -> str:
-    """Return what a command prints; end it and its children if it takes too long."""
+def _run(commands: Iterable[list[str]]) -> None:
+    """Run commands, as many at once as there are processors; end all of them if one fails or takes too long."""
+    started: list[subprocess.Popen[str]] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            for done in as_completed([pool.submit(_run_one, command, started) for command in commands]):
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in started:
+                _end(process)
+            raise
+
+
+def _run_one(command: list[str], started: list[subprocess.Popen[str]]) -> None:
+    """Run a command and note its process; end it and its children if it takes too long."""
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -139,11 +156,17 @@ def _output(command: list[str]) -> str:
         errors="replace",
         start_new_session=True,
     ) as process:
+        started.append(process)
         try:
             output, error = process.communicate(timeout=SECONDS)
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
+            _end(process)
             raise
     if process.returncode != 0:
         raise subprocess.CalledProcessError(process.returncode, command, output, error)
-    return output
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
