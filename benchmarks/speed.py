@@ -1,8 +1,10 @@
 """All lines of ``coattend bench``, and how the cost of attention grows.
 
-    python -m benchmarks.speed [--rounds 30] [--no-compiled] [--csv results/speed.csv] [--plot-to docs/assets/speed.png]
+    python -m benchmarks.speed [--rounds 30] [--no-bf16] [--no-compiled]
+        [--csv results/speed.csv] [--plot-to docs/assets/speed.png] [--page docs/speed.md]
 
-Ratios measured in one run on two threads, each printed as soon as it is known.
+Ratios measured in one run on two threads, each printed as soon as it is known. The page needs the CSV file;
+``python -m benchmarks.speed_page`` writes it again from a file.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from pathlib import Path
 import torch
 import tyro
 
+from benchmarks.speed_page import write_page
 from coattend._files import check_target
 from coattend._terminal import console
 from coattend._timing import Measurement, Step, compared, interleaved
-from coattend.bench import Setting, measured_lines, write_csv
+from coattend.bench import Setting, measured_lines, prepare_process, write_csv
+from coattend.functional.layout import channels_last, has_faster_channels_last
 from coattend.groups import cyclic
 from coattend.nn import CoAttention, GroupConv2d
 from coattend.report.console import measurement_table
@@ -47,11 +51,13 @@ def plot(measurements: Sequence[Measurement], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
-    bars, curves = figure.subplots(1, 2, width_ratios=(3, 2))
     limited = [m for m in measurements if m.limit is not None][::-1]
+    figure = Figure(figsize=(12, max(4.5, 0.25 * len(limited))), layout="constrained")
+    bars, curves = figure.subplots(1, 2, width_ratios=(3, 2))
     labels = [f"{m.kind}: {m.name}" for m in limited]
-    bars.barh(labels, [m.ratio / m.limit for m in limited if m.limit], color="#4477aa")
+    colours = ["#ee6677" if m.is_over else "#4477aa" for m in limited]
+    bars.barh(labels, [m.ratio / m.limit for m in limited if m.limit], color=colours)
+    bars.tick_params(axis="y", labelsize=7)
     bars.axvline(1.0, color="black", linewidth=1)
     bars.set_xlabel("measured ratio / largest allowed")
     for axis in ("order", "channels", "pixels", "batch"):
@@ -70,43 +76,56 @@ def plot(measurements: Sequence[Measurement], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def main(rounds: int = 30, compiled: bool = True, csv: Path | None = None, plot_to: Path | None = None) -> None:
+def main(
+    rounds: int = 30,
+    bf16: bool = True,
+    compiled: bool = True,
+    csv: Path | None = None,
+    plot_to: Path | None = None,
+    page: Path | None = None,
+) -> None:
     """Measure and print.
 
     Args:
         rounds: Interleaved rounds per line; the median counts.
+        bf16: Also measure bfloat16.
         compiled: Also compile the networks, which takes minutes.
         csv: Write the figures to this file.
         plot_to: Draw them to this file.
+        page: Write the tables of this page from the CSV file.
     """
+    if page is not None and csv is None:
+        raise ValueError("--page expects --csv FILE as well: the tables of the page are those of the file.")
     for path in (csv, plot_to):
         if path is not None:
             check_target(path, overwrite=True)
-    torch.manual_seed(0)
-    torch.set_num_threads(2)
+    prepare_process()
     measurements = []
-    for measurement in measured_lines(Setting(rounds=rounds, compiled=compiled)):
+    for measurement in measured_lines(Setting(rounds=rounds, bf16=bf16, compiled=compiled)):
         measurements.append(measurement)
-        console().print(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}", style="dim")
+        console().print(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}", style="dim", soft_wrap=True)
     measurements += growth(rounds=rounds)
     console().print(measurement_table(measurements))
     if csv is not None:
         write_csv(measurements, csv)
     if plot_to is not None:
         plot(measurements, plot_to)
+    if page is not None and csv is not None:
+        write_page(csv, page)
 
 
 def _attention(batch: int, channels: int, order: int, size: int) -> Step:
     layer = CoAttention(channels, cyclic(order))
-    return _forward_backward(layer, torch.randn(batch, channels, order, size, size, requires_grad=True))
+    return _forward_backward(layer, torch.randn(batch, channels, order, size, size))
 
 
 def _convolution(batch: int, channels: int, order: int, size: int) -> Step:
     layer = GroupConv2d(channels, channels, 3, cyclic(order), padding=1)
-    return _forward_backward(layer, torch.randn(batch, channels, order, size, size, requires_grad=True))
+    return _forward_backward(layer, torch.randn(batch, channels, order, size, size))
 
 
 def _forward_backward(layer: torch.nn.Module, x: torch.Tensor) -> Step:
+    x = (channels_last(x) if has_faster_channels_last() else x).requires_grad_()  # as in networks
     gradient = torch.randn_like(x)
     leaves = [x, *layer.parameters()]
     return lambda: torch.autograd.grad(layer(x), leaves, gradient)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,11 @@ class Measurement:
     def exact(cls, kind: str, name: str, ratio: float, limit: float | None = None) -> Measurement:
         """Return a ratio that does not vary from round to round."""
         return cls(kind, name, ratio, ratio, ratio, limit)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the ratio exceeds its limit."""
+        return self.limit is not None and self.ratio > self.limit
 
 
 def interleaved(steps: Mapping[str, Step], rounds: int, warm_up: int = 3) -> dict[str, list[float]]:
@@ -60,28 +66,34 @@ def compared(
     return Measurement(kind, name, statistics.median(ratios), ratios[quarter], ratios[-1 - quarter], limit)
 
 
-def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Step:
-    """Return a step of forward, backward and plain gradient descent."""
+def training_step(network: nn.Module, images: Tensor, labels: Tensor, bf16: bool = False) -> Step:
+    """Return a step of forward, backward and plain gradient descent; ``bf16`` runs forward under autocast."""
     network.train()
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(network(images), labels).backward()
+        with _precision(bf16):
+            loss = F.cross_entropy(network(images), labels)
+        loss.backward()
         optimizer.step()
 
     return step
 
 
-def inference(network: nn.Module, images: Tensor) -> Step:
-    """Return a step of forward in evaluation mode."""
+def inference(network: nn.Module, images: Tensor, bf16: bool = False) -> Step:
+    """Return a step of forward in evaluation mode; ``bf16`` runs it under autocast."""
     network.eval()
 
     def step() -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), _precision(bf16):
             network(images)
 
     return step
+
+
+def _precision(bf16: bool) -> AbstractContextManager[object]:
+    return torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext()  # nothing: the caller may have its own
 
 
 def saved_bytes(network: nn.Module, images: Tensor) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -135,28 +135,33 @@ def restrict(
 
 
 @app.command
-def bench(rounds: int = 30, compiled: bool = True, csv: File = None) -> int:
-    """Measure speed and memory as ratios: against plain conv2d, the literal formula, e2cnn, and compiled networks.
+def bench(
+    rounds: int = 30,
+    format: Literal["auto", "planes", "channels_last"] = "auto",  # noqa: A002 (torch's name)
+    bf16: bool = True,
+    compiled: bool = True,
+    csv: File = None,
+) -> int:
+    """Measure speed and memory as ratios: of formats, precisions and networks, relative to plain conv2d and to e2cnn.
 
     Example: coattend bench --rounds 10 --no-compiled --csv bench.csv
 
     Args:
         rounds: Interleaved rounds per line, of which the median is reported.
+        format: Memory format of the networks; "auto" is the one that they use on this machine.
+        bf16: Also measure bfloat16, which processors without its instructions emulate slowly.
         compiled: Also compile the networks, which takes minutes.
         csv: Write the figures to this file.
     """
-    import torch
-
     from coattend._files import check_target
-    from coattend.bench import Setting, measured_lines, write_csv
+    from coattend.bench import Setting, measured_lines, prepare_process, write_csv
     from coattend.report.console import measurement_table
 
     if csv is not None:
         check_target(csv, overwrite=True)
-    torch.manual_seed(0)
-    torch.set_num_threads(2)
+    prepare_process()
     measurements = []
-    for measurement in measured_lines(Setting(rounds=rounds, compiled=compiled)):
+    for measurement in measured_lines(Setting(rounds=rounds, format=format, bf16=bf16, compiled=compiled)):
         measurements.append(measurement)
         say(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}")
     console().print(measurement_table(measurements))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -205,15 +206,18 @@ def _error(entry: ModelEntry) -> str:
 
 
 def measurement_table(measurements: Sequence[Measurement]) -> Table:
-    """Return every ratio with its quartiles, its limit, and whether it is within the limit."""
+    """Return every ratio with its quartiles and its limit, under a heading per kind; "over" marks a missed limit."""
     table = Table(title="Ratios, medians of interleaved rounds", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("ratio of")
     for heading in ("ratio", "middle half", "at most", ""):
         table.add_column(heading, justify="right", no_wrap=True)
-    for m in measurements:
-        spread = "" if m.low == m.high else f"{m.low:.3f} - {m.high:.3f}"
-        limit, verdict = ("", "") if m.limit is None else (f"{m.limit:.2f}", "ok" if m.ratio <= m.limit else "over")
-        table.add_row(f"{m.kind}: {m.name}", f"{m.ratio:.3f}", spread, limit, verdict)
+    for kind, lines in groupby(measurements, key=lambda m: m.kind):
+        table.add_section()
+        table.add_row(kind)
+        for m in lines:
+            spread = "" if m.low == m.high else f"{m.low:.3f} - {m.high:.3f}"
+            limit, verdict = ("", "") if m.limit is None else (f"{m.limit:.2f}", "over" if m.is_over else "ok")
+            table.add_row(f"  {m.name}", f"{m.ratio:.3f}", spread, limit, verdict)
     return table
 
 
