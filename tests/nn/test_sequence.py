@@ -28,9 +28,11 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
     calls: list[tuple[bool, bool]] = []
     original = ca.nn.GroupBatchNorm2d.normalize
 
-    def normalize(self: object, x: Tensor, matrix: Tensor | None = None, relu: bool = False) -> Tensor:
+    def normalize(
+        self: object, x: Tensor, matrix: Tensor | None = None, relu: bool = False, in_place: bool = False
+    ) -> Tensor:
         calls.append((matrix is not None, relu))
-        return original(self, x, matrix, relu)  # type: ignore[arg-type]
+        return original(self, x, matrix, relu, in_place)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ca.nn.GroupBatchNorm2d, "normalize", normalize)
     return calls
@@ -95,3 +97,30 @@ def test_attention_saves_little_in_a_network() -> None:
             saved_bytes(ca.create_model(name, dropout=0.0), images) for name in ("a_p4cnn:attention=output", "p4cnn")
         )
     assert attentive / plain < 1.25
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), 5e4])
+@pytest.mark.parametrize("attends", [True, False])
+def test_overwrites_only_what_nobody_else_reads(attends: bool, value: float) -> None:
+    """Large numbers and NaN are computed twice, from the numbers before they were overwritten."""
+    x = torch.randn(3, 3, 4, 9, 9)
+    x[1, 1, 1, 4, 4] = value
+    parts = layers() if attends else layers()[1:]
+    network = FusedSequential(ca.nn.GroupConv2d(3, 3, 3, "p4"), *parts).eval()
+    with memory_format("channels_last"):
+        with torch.no_grad():
+            own, before = network(x), x.clone()
+            torch.testing.assert_close(x, before, equal_nan=True)
+            rest = FusedSequential(*parts).eval()
+            y = channels_last(x)
+            rest(y)
+            torch.testing.assert_close(y, before, equal_nan=True)
+        watched: list[Tensor] = []
+        handle = network[0].register_forward_hook(lambda module, inputs, output: watched.append(output))
+        with torch.no_grad():
+            again = network(x)
+            before_norm = watched[0].clone()
+            handle.remove()
+            torch.testing.assert_close(network[0](x), before_norm, equal_nan=True)
+        torch.testing.assert_close(own, again, equal_nan=True)
+        torch.testing.assert_close(own, network(x).detach(), equal_nan=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import torch
 from torch import Tensor
 
 from coattend.functional.attention import attend, attend_slices, attention_matrices
@@ -22,6 +21,7 @@ from coattend.functional.filter_bank import (
     table_filters,
 )
 from coattend.functional.geometry import Size, checked_geometry
+from coattend.functional.layout import joined, poses_first
 from coattend.functional.planes import (
     RESPONSE_BYTES,
     add_bias,
@@ -182,7 +182,7 @@ def projection_conv2d(
         return convolve_planes(x, projection_filters(weight, turns), bias, geometry)
     # One convolution per pose, run as channel groups of a single one: hence the pose-major order.
     pose_major = geometry._replace(groups=group.order * geometry.groups)
-    planes = convolve_planes(x.transpose(1, 2), pose_filters(weight, turns), None, pose_major)
+    planes = convolve_planes(poses_first(x), pose_filters(weight, turns), None, pose_major)
     responses = planes.unflatten(1, (group.order, len(weight))).transpose(1, 2)
     if callable(attention):
         attended = attention(responses)
@@ -246,9 +246,9 @@ def slice_attentive_conv2d(
     most = RESPONSE_BYTES if in_parts else None
     attended = [
         attention(convolve_planes(part, bank, None, by_pose), tables.rows, slices)
-        for part in batch_parts(x.transpose(1, 2), len(bank) * pixels * x.element_size(), most)
+        for part in batch_parts(poses_first(x), len(bank) * pixels * x.element_size(), most)
     ]
-    return add_bias(torch.cat(attended) if len(attended) > 1 else attended[0], bias)
+    return add_bias(joined(attended), bias)
 
 
 def _group_tables(

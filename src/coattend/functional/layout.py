@@ -7,7 +7,7 @@ and results up to rounding, are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -93,6 +93,24 @@ def empty_like(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
 def in_format_of(y: Tensor, x: Tensor) -> Tensor:
     """Return a tensor in the format that ``empty_like(x)`` has."""
     return channels_last(y) if is_channels_last(x) else y.contiguous()
+
+
+def poses_first(x: Tensor) -> Tensor:
+    """Return the planes of a map (batch, channels, group, height, width) as channels (pose, channel) of an image."""
+    if decomposes(x) or not is_channels_last(x):
+        return folded(x.transpose(1, 2))
+    channels, poses = x.shape[1:3]
+    index = [c * poses + g for g in range(poses) for c in range(channels)]
+    return torch.ops.coattend.reorder(folded(x), index)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return the parts of a batch as one tensor, in the format they have."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(is_channels_last(part) for part in parts):
+        return _outer_planes(torch.cat([_inner_planes(part) for part in parts]))
+    return torch.cat(list(parts))
 
 
 def folded(x: Tensor) -> Tensor:

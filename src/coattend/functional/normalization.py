@@ -45,6 +45,23 @@ def normalize(
     return torch.ops.coattend.normalize(x, matrix, weight, bias, mean, variance, eps, relu)
 
 
+def normalize_in_place(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: tuple[Tensor, Tensor],
+    eps: float,
+    matrix: Tensor | None = None,
+    relu: bool = False,
+) -> Tensor:
+    """Overwrite x by what :func:`normalize` returns for it; without gradients, for a map that nobody else reads."""
+    from coattend.functional._kernels import rows
+
+    if not rows.supports(x):
+        return normalize(x, weight, bias, statistics, eps, matrix, relu)[0]
+    return rows.norm_forward(x, matrix, weight, bias, statistics, eps, relu, in_place=True)[0]
+
+
 def normalize_formula(
     x: Tensor,
     matrix: Tensor | None,

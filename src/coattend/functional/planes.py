@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coattend.functional.dispatch import autocasts, decomposes, is_eager
 from coattend.functional.geometry import Geometry
-from coattend.functional.layout import folded, prefers_channels_last
+from coattend.functional.layout import folded, joined, prefers_channels_last
 from coattend.functional.tables import BlockTables
 
 # On CPUs a batch is convolved in parts whose intermediate planes are still in the cache when they are read again. Parts
@@ -56,7 +56,7 @@ def convolve_blocks(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geom
     for part in batch_parts(x.flatten(1, 2), image_bytes, BLOCK_BYTES):
         planes = convolve_planes(part.index_select(1, tables.input_planes), bank, biases, by_block)
         maps.append(planes.index_select(1, tables.output_planes).unflatten(1, (-1, tables.layout.outputs.numel())))
-    return torch.cat(maps) if len(maps) > 1 else maps[0]
+    return joined(maps)
 
 
 def batch_parts(x: Tensor, image_bytes: int, most: int | None) -> tuple[Tensor, ...]:

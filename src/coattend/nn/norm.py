@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from coattend.functional.normalization import fuses_norm, normalize
+from coattend.functional.dispatch import is_eager
+from coattend.functional.normalization import fuses_norm, normalize, normalize_in_place
 from coattend.nn.checks import check_device, check_dtype, check_integer, check_model, check_number, check_real_map
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -87,12 +88,17 @@ class GroupBatchNorm2d(_BatchNorm):
         joint = self.sync and dist.is_available() and dist.is_initialized()
         return torch.is_tensor(x) and x.ndim == 5 and not joint and fuses_norm(x, self.num_features, order)
 
-    def normalize(self, x: Tensor, matrix: Tensor | None = None, relu: bool = False) -> Tensor:
-        """Apply the layer after co-attention with a matrix, if one is given, and before a ReLU, in one pass."""
+    def normalize(self, x: Tensor, matrix: Tensor | None = None, relu: bool = False, in_place: bool = False) -> Tensor:
+        """Apply the layer after co-attention with a matrix, if one is given, and before a ReLU, in one pass.
+
+        ``in_place`` allows to overwrite the map: nobody else reads it.
+        """
         self._check_input_dim(x)
         running = None
         if not self.training and self.running_mean is not None and self.running_var is not None:
             running = self.running_mean, self.running_var
+            if in_place and is_eager(x) and not torch.is_grad_enabled():
+                return normalize_in_place(x, self.weight, self.bias, running, self.eps, matrix, relu)
         y, mean, variance = normalize(x, self.weight, self.bias, running, self.eps, matrix, relu)
         if self.training and self.track_running_stats:
             count = x.numel() // self.num_features

@@ -7,8 +7,12 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from coattend.nn.co_attention import CoAttention
+from coattend.nn.conv import GroupConv2d, LiftingConv2d
 from coattend.nn.hooks import has_hooks
 from coattend.nn.norm import GroupBatchNorm2d
+from coattend.nn.slice_conv import SliceCoAttentiveConv2d
+
+CONVOLUTIONS = (LiftingConv2d, GroupConv2d, SliceCoAttentiveConv2d)
 
 
 class FusedSequential(nn.Sequential):
@@ -16,7 +20,8 @@ class FusedSequential(nn.Sequential):
 
     Co-attention, batch norm and ReLU that follow one another are one pass over the map forward and one backward, and
     only the input of the first one is saved for the backward pass. A layer with a hook, a subclass or a layer whose
-    ``forward`` is replaced is called on its own.
+    ``forward`` is replaced is called on its own. Without gradients, a norm in evaluation overwrites the map of a
+    convolution before it.
     """
 
     def forward(self, x: Tensor | fx.Proxy) -> Any:
@@ -26,18 +31,19 @@ class FusedSequential(nn.Sequential):
 
     def _compute(self, x: Tensor) -> Tensor:
         layers = list(self)
-        position = 0
+        position, is_own = 0, False  # whether the layers here made the map, which nobody else reads then
         while position < len(layers):
-            fused = self._fused(layers[position : position + 3], x)
+            fused = self._fused(layers[position : position + 3], x, is_own)
             if fused is None:
-                x = layers[position](x)
-                position += 1
+                layer = layers[position]
+                x = layer(x)
+                position, is_own = position + 1, any(_is_plain(layer, kind) for kind in CONVOLUTIONS)
             else:
                 x, number = fused
                 position += number
         return x
 
-    def _fused(self, layers: list[nn.Module], x: Tensor) -> tuple[Tensor, int] | None:
+    def _fused(self, layers: list[nn.Module], x: Tensor, is_own: bool) -> tuple[Tensor, int] | None:
         """Return what the first layers compute together and their number, or None if they do not."""
         attention = layers[0] if _is_plain(layers[0], CoAttention) else None
         norm = layers[0] if attention is None else (layers[1] if len(layers) > 1 else None)
@@ -52,7 +58,7 @@ class FusedSequential(nn.Sequential):
             matrix = attention.matrix()
         number = 1 + (attention is not None)
         relu = len(layers) > number and _is_plain(layers[number], nn.ReLU)
-        return norm.normalize(x, matrix, relu), number + relu
+        return norm.normalize(x, matrix, relu, is_own), number + relu
 
 
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:

@@ -21,7 +21,11 @@ from coattend.functional._kernels.formats import channels_last_is_faster, measur
 
 TYPES = {torch.float32: "float", torch.float64: "double"}
 
-ROW_FUNCTIONS = ("rows_forward", "rows_backward", "norm_forward", "norm_backward", "rows_pool_forward", "drop")
+ROW_FUNCTIONS = (
+    *(f"{name}_{step}ward" for name in ("rows", "norm", "rows_pool") for step in ("for", "back")),
+    "drop",
+    "reorder",
+)
 FUNCTIONS = (
     "coattend_largest_order",
     *(f"coattend_{step}ward_{name}" for step in ("for", "back", "pool_for", "pool_back") for name in TYPES.values()),

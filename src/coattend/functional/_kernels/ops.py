@@ -8,6 +8,7 @@ from coattend.functional._kernels import (
     flops,
     gates,
     normalization,
+    order,
     pooling,
     pose_self_attention,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "flops",
     "gates",
     "normalization",
+    "order",
     "pooling",
     "pose_self_attention",
 ]

@@ -169,7 +169,8 @@ int threads_for(const RowShape &s) { return s.rows * s.inputs() < 16384 ? 1 : in
 int64_t padded(int64_t columns) { return (columns + lanes - 1) / lanes * lanes; }
 
 // Some rows at a time, whose numbers stay in the nearest cache.
-int64_t block_rows(int64_t columns) { return std::max<int64_t>(4, std::min<int64_t>(64, 1024 / columns)); }
+constexpr int64_t most_rows = 64;
+int64_t block_rows(int64_t columns) { return std::max<int64_t>(4, std::min<int64_t>(most_rows, 1024 / columns)); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Tiles of positions: every order, every number of slices, to the letter for infinities and NaN.
@@ -337,8 +338,8 @@ INLINE void for_rows(const T *x, const Factors<N> &a, const RowShape &s, Columns
     if (each_row<N, whole>(x, a, s, at, body)) return;
     if constexpr (N > 1) {
         std::vector<float> y(at.rows * lanes);
-        attend_carefully(x, a, s, at, y.data());
         reset();
+        attend_carefully(x, a, s, at, y.data());
         for (int64_t r = 0; r < at.rows; ++r) body(r, load(&y[r * lanes]));
     }
 }
@@ -812,6 +813,7 @@ struct Affine {
     }
 };
 
+// z may be x.
 template <int N, typename T>
 void apply_norm(const T *x, const Factors<N> &a, const Affine &affine, T *z, const NormShape &shape) {
     const RowShape &s = shape.map;
@@ -824,13 +826,20 @@ void apply_norm(const T *x, const Factors<N> &a, const Affine &affine, T *z, con
             for_columns(columns, [&](auto whole, int64_t v, int count) {
                 constexpr bool is_whole = decltype(whole)::value;
                 const vec scale = load(&affine.scale[v]), shift = load(&affine.shift[v]);
-                T *to = z + p * columns + v;
+                const Columns at = {v, std::min(block, chunks.end(i) - p), count};
+                T *to = z + p * columns + v, before[most_rows * lanes];
+                const bool overwrites = N > 1 && z == x;
+                for (int64_t r = 0; overwrites && r < at.rows; ++r)
+                    std::memcpy(before + r * lanes, to + r * columns, count * sizeof(T));
+                const auto restore = [&] {
+                    for (int64_t r = 0; overwrites && r < at.rows; ++r)
+                        std::memcpy(to + r * columns, before + r * lanes, count * sizeof(T));
+                };
                 const auto write = [&](int64_t r, vec n) {
                     const vec h = n * scale + shift;
                     put<is_whole>(to + r * columns, h < lowest ? lowest : h, count);
                 };
-                for_rows<N, is_whole>(x + p * columns, a, s, {v, std::min(block, chunks.end(i) - p), count}, write,
-                                      [] {});
+                for_rows<N, is_whole>(x + p * columns, a, s, at, write, restore);
             });
 }
 
@@ -839,7 +848,6 @@ void normalize(const T *x, const float *matrices, const float *weight, const flo
                T *z, const NormShape &shape) {
     const RowShape &s = shape.map;
     const Factors<N> a(matrices, s.channels);
-    ask_for_large_pages(z, s.rows * s.outputs() * sizeof(T));
     if (shape.training) find_statistics(x, a, s, z, mean, variance);
     const Affine affine(s, weight, bias, mean, variance, shape.eps);
     if (N > 1 && shape.training)  // z holds the attended map
@@ -858,7 +866,6 @@ void differentiate_norm(const T *dz, const T *x, const float *matrices, const fl
     const int64_t columns = s.outputs(), step = padded(columns), block = block_rows(step);
     const std::vector<float> means = per_column(s, std::vector<float>(mean, mean + s.channels));
     const vec zero = vec{} + (shape.relu ? 0.f : -INFINITY);  // at and below it the ReLU has no gradient
-    ask_for_large_pages(dx, s.rows * columns * sizeof(T));
 
     const auto sums = two_sums(s, [&](auto whole, int64_t p, Columns at, vec *sums) {
         constexpr bool is_whole = decltype(whole)::value;
@@ -1002,6 +1009,27 @@ template <typename T> void drop(const T *x, const int16_t *draws, uint8_t *kept,
     }
 }
 
+// ---------------------------------------------------------------------------------------------------------------------
+// Planes in another order: column i of the result is column from[i] of x.
+
+struct OrderShape {
+    int64_t rows, columns;
+    const int64_t *from;
+    int64_t threads;
+};
+
+template <typename T> void reorder(const T *x, T *y, const OrderShape &s) {
+    const Chunks chunks(s.rows, s.columns);
+    const std::vector<int32_t> from(s.from, s.from + s.columns);
+#pragma omp parallel for schedule(static) num_threads(s.rows * s.columns < 16384 ? 1 : s.threads)
+    for (int64_t i = 0; i < chunks.number; ++i)
+        for (int64_t r = chunks.begin(i); r < chunks.end(i); ++r) {
+            const T *row = x + r * s.columns;
+            T *to = y + r * s.columns;
+            for (int64_t c = 0; c < s.columns; ++c) to[c] = row[from[c]];
+        }
+}
+
 }  // namespace
 
 #define FOR_ORDER(call_2, call_4, call_8, call_any) \
@@ -1050,6 +1078,7 @@ template <typename T> void drop(const T *x, const int16_t *draws, uint8_t *kept,
     void coattend_rows_pool_backward_##name(const T *dy, const T *x, T *dx, const RowPoolShape *s) {                   \
         differentiate_pool_rows(dy, x, dx, *s);                                                                        \
     }                                                                                                                  \
+    void coattend_reorder_##name(const T *x, T *y, const OrderShape *s) { reorder(x, y, *s); }                         \
     void coattend_drop_##name(const T *x, const int16_t *draws, uint8_t *kept, T *y, const DropShape *s) {             \
         drop(x, draws, kept, y, *s);                                                                                   \
     }

@@ -47,6 +47,16 @@ class DropShape(ctypes.Structure):
     )
 
 
+class OrderShape(ctypes.Structure):
+    """``OrderShape`` of rows.cpp, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "columns")),
+        ("sources", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+    )
+
+
 def supports(x: Tensor) -> bool:
     """Return whether the kernels take tensors like this one."""
     return x.device.type == "cpu" and x.dtype in TYPES and is_channels_last(x) and cpu.library() is not None
@@ -84,9 +94,10 @@ def norm_forward(
     statistics: tuple[Tensor, Tensor] | None,
     eps: float,
     relu: bool,
+    in_place: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the normalised map, after attention and before a ReLU if these are asked for, mean and variance."""
-    z = empty_like(x)
+    z = x if in_place else empty_like(x)
     if statistics is None:
         mean, variance = (x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))
     else:
@@ -158,6 +169,16 @@ def drop(x: Tensor, draws: Tensor | None, mask: Tensor, dropped: int, factor: fl
     images, pixels = len(x), x.shape[-2:].numel()
     shape = DropShape(images, pixels, x[0].numel() // pixels, dropped, factor, torch.get_num_threads())
     _call("drop", x, (x, draws, mask, y), shape)
+    return y
+
+
+def reorder(x: Tensor, index: Sequence[int]) -> Tensor:
+    """Return the planes of an image in another order: plane i of the result is plane index[i] of x."""
+    y = empty_like(x)
+    sources = (ctypes.c_int64 * len(index))(*index)
+    rows, columns = len(x) * x.shape[-2:].numel(), len(index)
+    shape = OrderShape(rows, columns, ctypes.addressof(sources), torch.get_num_threads())
+    _call("reorder", x, (x, y), shape)
     return y
 
 
