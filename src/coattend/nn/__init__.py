@@ -27,4 +27,5 @@ from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
 from coattend.nn.pose_self_attention import PoseSelfAttention as PoseSelfAttention
 from coattend.nn.self_attention import GroupSelfAttention2d as GroupSelfAttention2d
 from coattend.nn.self_attention import GroupTransformerBlock as GroupTransformerBlock
+from coattend.nn.sequence import FusedSequential as FusedSequential
 from coattend.nn.slice_conv import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d

@@ -2,8 +2,7 @@
 
 It is an operator only for torch.compile on CPUs. If the compiler saw through it, the view from map to planes would come
 between an activation and the convolution that saves it. Views are not recomputed, so the sign of every activation would
-be saved as well, as booleans, which Inductor writes 30 times slower than the activation itself. It would also turn the
-maps channels-last, where loops over poses that share a norm's statistics are not vectorised.
+be saved as well, as booleans, which Inductor writes 30 times slower than the activation itself.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ FUNCTIONS = (
 
 
 class Shape(ctypes.Structure):
-    """``Shape`` of kernels.cpp, field by field."""
+    """``Shape`` of planes.cpp, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("batch", "channels", "slices", "order", "pixels")),
@@ -45,7 +45,7 @@ class Shape(ctypes.Structure):
 
 
 class PoolShape(ctypes.Structure):
-    """``PoolShape`` of kernels.cpp, field by field."""
+    """``PoolShape`` of planes.cpp, field by field."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("planes", "height", "width", "threads"))
 

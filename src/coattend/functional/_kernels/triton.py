@@ -1,4 +1,4 @@
-"""Co-attention on GPUs in Triton, one pass forward and one backward, as in kernels.cpp.
+"""Co-attention on GPUs in Triton, one pass forward and one backward, as in planes.cpp.
 
 A program attends to a tile: all poses of one image and channel at some positions. Planes, rows and matrices are as in
 :func:`coattend.functional._kernels.cpu.forward`. Nothing is added atomically, so results do not change from run to run.
