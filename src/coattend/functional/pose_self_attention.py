@@ -76,8 +76,8 @@ def attend_rows_gradients(grad: Tensor, rows: Tensor, bias: Tensor) -> tuple[Ten
     with torch.enable_grad():
         rows, bias = (t if t.requires_grad else t.detach().requires_grad_() for t in (rows, bias))
         grad_rows, grad_bias = torch.autograd.grad(
-            attend_rows_formula(rows, bias), (rows, bias), grad, create_graph=again
-        )
+            attend_rows_formula(rows, bias), (rows, bias), grad, create_graph=again, materialize_grads=True
+        )  # without positions the formula does not use the bias
     return grad_rows, grad_bias
 
 

@@ -17,18 +17,28 @@ def drop(x: Tensor, draws: Tensor, least: int, factor: float) -> tuple[Tensor, T
 
     Draws are int16, one per element, in the order of torch's default format: a seed drops the same in either format.
     """
+    if draws.dtype != torch.int16 or draws.numel() != x.numel() or draws.device != x.device:
+        raise ValueError(
+            f"drop expects an int16 draw for each of {x.numel()} elements of x, on its device, got {draws.numel()} of "
+            f"{draws.dtype} on {draws.device}; pass as many draws as x has elements."
+        )
     if rows.supports(x):
         mask = empty_like(x.to(torch.uint8))
-        return rows.drop(x, draws, mask, least, factor), mask
+        return rows.drop(x, draws.contiguous(), mask, least, factor), mask
     mask = channels_last((draws.view(x.shape) >= least).to(torch.uint8))
     return x * (mask * factor).to(x.dtype), mask
 
 
 def drop_backward(grad: Tensor, mask: Tensor, factor: float) -> Tensor:
     """Return the gradient of :func:`drop` with respect to x."""
+    if mask.dtype != torch.uint8 or mask.shape != grad.shape or mask.device != grad.device:
+        raise ValueError(
+            f"drop_backward expects the uint8 mask {tuple(grad.shape)} that drop returned, got {mask.dtype} "
+            f"{tuple(mask.shape)}."
+        )
     grad = channels_last(grad)
     if rows.supports(grad):
-        return rows.drop(grad, None, mask, 0, factor)
+        return rows.drop(grad, None, channels_last(mask), 0, factor)
     return grad * (mask * factor).to(grad.dtype)
 
 

@@ -71,7 +71,16 @@ def group_gate_backward(
     check_gradient("group_gate_backward", grad, x.shape, x)
     if not _is_supported(x):
         raise ValueError("group_gate_backward expects tensors that the C++ kernels support; differentiate the formula.")
+    batch, channels, order, height, width = x.shape
+    shapes = (batch, 3, channels, order), (batch, channels, order), (batch, height, width, order)
+    given = statistics.shape, alpha.shape, alpha_x.shape, maps.shape
+    if given != (*shapes, (batch, height, width, 2, order)):
+        raise ValueError(
+            f"group_gate_backward expects the statistics and gates that group_gate returned for x {tuple(x.shape)}, "
+            f"got shapes {', '.join(str(tuple(shape)) for shape in given)}."
+        )
     dtype = _computed_in(x)
+    statistics, alpha, alpha_x, maps = (t.to(dtype).contiguous() for t in (statistics, alpha, alpha_x, maps))
     planes, up = _by_position(x, dtype), _by_position(grad, dtype)
     squeezed, excited, filters = (bank.to(dtype) for bank in banks)
     grad_alpha, grad_alpha_x = torch.empty_like(alpha), torch.empty_like(alpha_x)

@@ -11,6 +11,7 @@ from coattend.functional._kernels import rows
 from coattend.functional._kernels.attention import attend_gradients
 from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
 from coattend.functional.attention import attend_formula
+from coattend.functional.checks import MAP, check_attention, check_gradient, check_one_device, check_tensor
 from coattend.functional.layout import empty_like, in_format_of
 from coattend.functional.normalization import FUSED_ORDERS, normalize_formula
 
@@ -31,6 +32,7 @@ def normalize(
 
     Returns the map, and mean and variance of the batch, or nothing in their place with statistics of the caller.
     """
+    _check("normalize", x, matrix, weight, bias, mean, variance)
     constants = None if mean is None or variance is None else (mean, variance)
     if _has_kernel(x, matrix):
         y, *statistics = rows.norm_forward(x, matrix, weight, bias, constants, eps, relu)
@@ -58,6 +60,8 @@ def normalize_backward(
 
     A tensor that is absent has nothing in its place.
     """
+    _check("normalize_backward", x, matrix, weight, bias, mean, variance)
+    check_gradient("normalize_backward", grad, x.shape, x)
     if _has_kernel(x, matrix):
         gradients = rows.norm_backward(grad, x, matrix, weight, bias, mean, variance, training, eps, relu)
     else:
@@ -101,6 +105,20 @@ def normalize_gradients(
         return grad_y.to(x.dtype), None, grad_weight, grad_bias
     grad_x, grad_matrix = attend_gradients(grad_y, x.to(wide), matrix)
     return grad_x.to(x.dtype), grad_matrix, grad_weight, grad_bias
+
+
+def _check(function: str, x: Tensor, matrix: Optional, *per_channel: Optional) -> None:
+    """Require tensors that fit together: the kernels would read beyond others."""
+    check_tensor(function, "x", x, MAP, 5)
+    if matrix is not None:
+        check_attention(function, x, matrix, is_planar=True)
+    given = [tensor for tensor in per_channel if tensor is not None]
+    if any(tensor.shape != x.shape[1:2] for tensor in given):
+        raise ValueError(
+            f"{function} expects weight, bias, mean and variance of {x.shape[1]} channels for x {tuple(x.shape)}, got "
+            f"shapes {', '.join(str(tuple(tensor.shape)) for tensor in given)}."
+        )
+    check_one_device(function, x, *given)
 
 
 def _has_kernel(x: Tensor, matrix: Optional) -> bool:

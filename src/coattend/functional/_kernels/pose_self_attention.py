@@ -56,7 +56,8 @@ def pose_self_attention_backward(grad: Tensor, rows: Tensor, bias: Tensor, weigh
     given = rows.to(_computed_in(rows)).contiguous()
     grad_rows = torch.empty_like(given)
     grad_bias = given.new_empty(-(-positions // CHUNK), heads, order, order)
-    _run("backward", given, grad.to(given.dtype).contiguous(), given, weights, grad_rows, grad_bias)
+    saved = weights.to(given.dtype).contiguous()
+    _run("backward", given, grad.to(given.dtype).contiguous(), given, saved, grad_rows, grad_bias)
     return grad_rows.to(rows.dtype), grad_bias.sum(0).transpose(1, 2).to(bias.dtype).contiguous()
 
 
