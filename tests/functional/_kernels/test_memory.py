@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coattend.functional._kernels import cpu
+from coattend.functional._kernels import cpu, rows
 from coattend.functional.attention import attend_formula, attend_slices_formula, plane_index
 from coattend.functional.dynamic import ContextNorm, filter_formula
 from coattend.functional.gates import GateBanks, mask_formula
@@ -271,3 +271,25 @@ def test_several_chunks_and_threads(dtype: torch.dtype) -> None:
             check_slices(x, matrix, by_input_pose(3, order), channels_last, dtype)
     finally:
         torch.set_num_threads(threads)
+
+
+@EVERY_TYPE
+@EVERY_WAY
+def test_reorder(way: Way, dtype: torch.dtype) -> None:
+    for number, height, width in ((1, 1, 1), (7, 3, 5), (24, 1, 2)):
+        index = torch.randperm(number).tolist()
+        ours, formula = partial(OPS.reorder, index=index), lambda x: x[:, index]  # noqa: B023
+        check(ours, formula, (torch.randn(2, number, height, width),), way, dtype)
+
+
+@pytest.mark.parametrize("value", [0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", rows.TYPES, ids=str)
+def test_a_norm_that_overwrites_its_input(dtype: torch.dtype, value: float) -> None:
+    for order in rows.VECTOR_ORDERS:
+        x, matrix = torch.randn(2, 5, order, 3, 5), torch.randn(5, order, order)
+        x[1, 2, order // 2, 2, 4] = value
+        given, statistics = channels_last(x.to(dtype)), (torch.rand(5), torch.rand(5))
+        exact = normalize_formula(given.double(), matrix, None, None, statistics, 1e-5, True)[0]
+        y, _, _ = rows.norm_forward(given, matrix, None, None, statistics, 1e-5, True, in_place=True)
+        assert y is given
+        assert_near(y, exact)
