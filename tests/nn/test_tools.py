@@ -43,6 +43,7 @@ LAYERS = {
     "gate of slices": lambda: nn.SliceGate2d(4, "p4m", kernel_size=3, slices=2),
     "slice, gate": lambda: nn.SliceCoAttentiveConv2d(4, 4, 3, "p4m", score="gate"),
     "batch norm": lambda: nn.GroupBatchNorm2d(4),
+    "sequence": lambda: nn.FusedSequential(nn.CoAttention(4, "p4m"), nn.GroupBatchNorm2d(4), torch.nn.ReLU()),
     "layer norm": lambda: nn.GroupLayerNorm2d(4),
     "instance norm": lambda: nn.GroupInstanceNorm2d(4, affine=True),
     "group norm": lambda: nn.GroupGroupNorm2d(2, 4),

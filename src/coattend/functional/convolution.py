@@ -77,6 +77,7 @@ def lifting_conv2d(
 
     Returns a map (batch, out, group, height', width').
 
+    >>> import torch
     >>> from coattend.groups import cyclic
     >>> lifting_conv2d(torch.zeros(2, 1, 28, 28), torch.zeros(10, 1, 3, 3), None, cyclic(4)).shape
     torch.Size([2, 10, 4, 26, 26])
@@ -123,6 +124,7 @@ def group_conv2d(
 
     Returns a map (batch, out, group, height', width').
 
+    >>> import torch
     >>> from coattend.groups import dihedral
     >>> group_conv2d(torch.zeros(2, 10, 8, 14, 14), torch.zeros(20, 10, 8, 3, 3), None, dihedral(4), padding=1).shape
     torch.Size([2, 20, 8, 14, 14])
