@@ -14,7 +14,7 @@ constexpr int rows_at_once = 4;
 
 
 // Lane i gets lane i ^ d.
-template <int d> INLINE vec swapped(vec v) {
+template <int d, typename V> INLINE V swapped(V v) {
 #if defined(__clang__) || __GNUC__ >= 12
     return __builtin_shufflevector(v, v, 0 ^ d, 1 ^ d, 2 ^ d, 3 ^ d, 4 ^ d, 5 ^ d, 6 ^ d, 7 ^ d);
 #else
@@ -43,7 +43,7 @@ template <int N> INLINE vec mixed(vec v, const vec *c) {
     }
     return sum;
 }
-template <int N> INLINE vec sum_of_poses(vec v) {
+template <int N, typename V> INLINE V sum_of_poses(V v) {
     v += swapped<1>(v);
     if constexpr (N > 2) v += swapped<2>(v);
     if constexpr (N > 4) v += swapped<4>(v);
@@ -166,16 +166,6 @@ INLINE bool were_ordinary(vec squares) {
     return all(squares <= vec{} + float(ordinary_logit) * ordinary_logit);
 }
 
-// The number that a map of T would hold.
-template <typename T> INLINE vec rounded(vec v) {
-    if constexpr (std::is_same<T, float>::value) return v;
-#ifdef __AVX512BF16__
-    return (vec)(__builtin_convertvector((halves)_mm256_cvtneps_pbh((__m256)v), words) << 16);
-#else
-    return (vec)(nearest(v) >> 16 << 16);
-#endif
-}
-
 // Eight columns, or `count` at the end of a row, of some rows.
 struct Columns {
     int64_t first, rows;
@@ -199,7 +189,7 @@ INLINE bool each_row(const T *x, const Factors<N> &a, const RowShape &s, Columns
             for (int k = 0; k < K; ++k) attention.x[k] = get<whole>(x + (r + k) * columns, at.count);
             attention.find(c);
             for (int k = 0; k < K; ++k) squares += attention.top[k] * attention.top[k];
-            for (int k = 0; k < K; ++k) body(r + k, rounded<T>(attention.mask[k] * attention.x[k]));
+            for (int k = 0; k < K; ++k) body(r + k, attention.mask[k] * attention.x[k]);
         });
         return a.finite && were_ordinary(squares);
     }
@@ -218,7 +208,6 @@ __attribute__((noinline)) void attend_carefully(const T *x, const Factors<N> &a,
         for (int64_t r = 0; r < at.rows; ++r)
             for (int g = 0; g < N; ++g) y[r * lanes + i + g] = sum[r * N + g];
     }
-    for (int64_t r = 0; r < at.rows; ++r) store(y + r * lanes, rounded<T>(load(y + r * lanes)));
 }
 
 // Calls body(row, attended numbers) for every row; first reset(), then every row once more, if a logit is not ordinary.
@@ -240,6 +229,7 @@ template <int N, bool whole, typename T, typename Above>
 INLINE bool differentiate_columns(const Above &above, const T *x, T *dx, const Factors<N> &a, const RowShape &s,
                                   Columns at, float *da) {
     vec c[N], b[N], sums[N], squares = vec{};
+    const vec shares = {1, 1.f / 2, 1.f / 3, 1.f / 4, 1.f / 5, 1.f / 6, 1.f / 7, 1.f / 8};  // of as many poses
     for (int d = 0; d < N; ++d) {
         c[d] = load(&a.forward[d * a.step + at.first]);
         b[d] = load(&a.backward[d * a.step + at.first]);
@@ -254,12 +244,12 @@ INLINE bool differentiate_columns(const Above &above, const T *x, T *dx, const F
         attention.find(c);
         for (int k = 0; k < K; ++k) {
             squares += attention.top[k] * attention.top[k];
-            direct[k] = attention.mask[k] * above(r + k, rounded<T>(attention.mask[k] * in[k]));
+            direct[k] = attention.mask[k] * above(r + k, attention.mask[k] * in[k]);
             through[k] = direct[k] * in[k];
         }
         for (int k = 0; k < K; ++k) {
-            const vec ties = attention.logit[k] == attention.top[k] ? vec{} + 1 : vec{};
-            total[k] = sum_of_poses<N>(through[k]) / sum_of_poses<N>(ties);
+            const bits ties = attention.logit[k] == attention.top[k];  // -1 each
+            total[k] = sum_of_poses<N>(through[k]) * permuted(shares, -1 - sum_of_poses<N>(ties));
         }
         for (int k = 0; k < K; ++k) {
             const vec nothing = total[k] - total[k];  // NaN if the total is not finite, as 0 times the total

@@ -9,9 +9,6 @@
 
 #include <cmath>
 #include <vector>
-#ifdef __AVX__
-#include <immintrin.h>
-#endif
 
 namespace {
 
@@ -80,14 +77,6 @@ INLINE void assign(bfloat16 &to, float value) {
     to = values[0];
 }
 
-// The second one if either is NaN.
-INLINE vec larger(vec a, vec b) {
-#ifdef __AVX__
-    return (vec)_mm256_max_ps((__m256)a, (__m256)b);  // a comparison and a choice otherwise
-#else
-    return a > b ? a : b;
-#endif
-}
 struct RowShape {
     int64_t rows, channels, slices, order;
     const int64_t *sources;  // the column of (slice, pose) of channel 0 in the input

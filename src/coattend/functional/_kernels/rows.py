@@ -112,6 +112,7 @@ def norm_forward(
 def norm_backward(
     grad: Tensor,
     x: Tensor,
+    z: Tensor | None,
     matrix: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -121,7 +122,10 @@ def norm_backward(
     eps: float,
     relu: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Return the gradients of :func:`norm_forward` with respect to x, the matrix, the weight and the bias."""
+    """Return the gradients of :func:`norm_forward` with respect to x, the matrix, the weight and the bias.
+
+    With ``z``, the map that it returned with attention and a ReLU, attention is computed once instead of twice.
+    """
     grad = channels_last(grad.to(x.dtype))
     wide, mean, variance = _floats(matrix), mean.float().contiguous(), variance.float().contiguous()
     grad_x, grad_matrix = empty_like(x), None if wide is None else torch.empty_like(wide)
@@ -129,6 +133,7 @@ def norm_backward(
     tensors = (
         grad,
         x,
+        None if z is None else channels_last(z.to(x.dtype)),
         wide,
         _floats(weight),
         _floats(bias),
