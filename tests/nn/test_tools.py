@@ -23,6 +23,8 @@ LAYERS = {
     "conv C8": lambda: nn.GroupConv2d(4, 4, 3, "C8"),
     "conv C8, steerable": lambda: nn.GroupConv2d(4, 4, 3, "C8", filters="steerable"),
     "isotonic": lambda: nn.IsotonicConv2d(4, 4, 3),
+    "transposed": lambda: nn.GroupConvTranspose2d(4, 4, 3, "p4m", stride=2, padding=1, groups=2),
+    "transposed C8, steerable": lambda: nn.GroupConvTranspose2d(4, 2, 4, "C8", stride=2, filters="steerable"),
     "project": lambda: nn.ProjectionConv2d(4, 2, 3, "p4m"),
     "project, attention": lambda: nn.ProjectionConv2d(4, 2, 3, "p4m", attention=True),
     "decycle": lambda: nn.DecycleConv2d(4, 2, 3),

@@ -18,6 +18,7 @@ from coattend.functional.pose_linear import pose_linear as pose_linear
 from coattend.functional.pose_self_attention import pose_attention_weights as pose_attention_weights
 from coattend.functional.pose_self_attention import pose_self_attention as pose_self_attention
 from coattend.functional.self_attention import group_self_attention as group_self_attention
+from coattend.functional.transposed import group_conv_transpose2d as group_conv_transpose2d
 
 if HAS_OPERATORS:
     from coattend.functional._kernels import ops as _ops  # noqa: F401  registers torch.ops.coattend

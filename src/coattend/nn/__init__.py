@@ -29,3 +29,4 @@ from coattend.nn.self_attention import GroupSelfAttention2d as GroupSelfAttentio
 from coattend.nn.self_attention import GroupTransformerBlock as GroupTransformerBlock
 from coattend.nn.sequence import FusedSequential as FusedSequential
 from coattend.nn.slice_conv import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d
+from coattend.nn.transposed import GroupConvTranspose2d as GroupConvTranspose2d
