@@ -55,6 +55,7 @@ LAYERS = {
     "upsample": lambda: nn.SpatialUpsample2d(2, mode="bilinear"),
     "group pool": lambda: nn.GroupPool("p4m"),
     "coset pool": lambda: nn.GroupPool("p4m", "mean", over=(0, 4)),
+    "restriction": lambda: nn.RestrictGroup("p4m", to="D2"),
 }
 BASES = {"AttentionLayer", "PoseAttention", "PoseConv2d"}
 STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}

@@ -1,6 +1,6 @@
 """The transposed group convolution: the adjoint of the group convolution, exact at every size, and known to all tools."""
 
-# ruff: noqa: E501
+# ruff: noqa: E501 (one mistake, one line)
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _move_poses_only(x: Tensor, field: Field, group: FiniteGroup, g: int) -> Ten
     if field.kind == "image" or field.kind == "invariant" or field.over != (0,):
         return x
     if field.kind in ("map", "poses"):
-        return move_poses(x, group, g, axis=2)
+        return field.move_poses(x, group, g)
     axes = (-1, group.order) if field.kind == "channel-major fold" else (group.order, -1)
     axis = 2 if field.kind == "channel-major fold" else 1
     return move_poses(x.unflatten(1, axes), group, g, axis).flatten(1, 2)

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from coattend.groups import FiniteGroup, Subgroup, transform_image, transform_map
-from coattend.nn import GroupPool
+from coattend.groups import FiniteGroup, Subgroup, embedding, transform_image, transform_map
+from coattend.nn import GroupPool, RestrictGroup
 
 Layout = Literal["map", "image", "invariant", "poses", "channel-major fold", "pose-major fold"]
 FOLDS = ("channel-major fold", "pose-major fold")
@@ -22,10 +22,14 @@ class Field:
 
     The spatial axes are the last d for an action of dimension d, so that images have 2 + d axes and maps 3 + d. A fold
     is a map whose channel and group axes were flattened into one, in that order or the other.
+
+    - over: the group axis of a map holds the left cosets of this subgroup
+    - whole: the group of that axis, if the one that acts is a subgroup of it, as before a :class:`RestrictGroup`
     """
 
     kind: Layout
     over: Subgroup = (0,)
+    whole: FiniteGroup | None = None
 
     def has_positions(self, x: Tensor) -> bool:
         """Return whether a tensor of this kind has spatial axes."""
@@ -38,7 +42,8 @@ class Field:
         if self.kind == "image":
             return transform_image(x, group, g)
         if self.kind == "map":
-            return transform_map(x, group, g, over=self.over)
+            acting, element = self._acting(group, g)
+            return transform_map(x, acting, element, over=self.over)
         if self.kind == "poses":
             return move_poses(x, group, g, axis=2)
         axes = (-1, group.order) if self.kind == "channel-major fold" else (group.order, -1)
@@ -46,19 +51,29 @@ class Field:
         moved = move_poses(x.unflatten(1, axes), group, g, axis).flatten(1, 2)
         return transform_image(moved, group, g) if x.ndim > 2 else moved
 
+    def move_poses(self, x: Tensor, group: FiniteGroup, g: int) -> Tensor:
+        """Return a map, or poses without positions, after element g has acted on the poses alone."""
+        return move_poses(x, *self._acting(group, g), axis=2)
+
+    def _acting(self, group: FiniteGroup, g: int) -> tuple[FiniteGroup, int]:
+        return (group, g) if self.whole is None else (self.whole, embedding(group, self.whole)[g])
+
 
 def move_poses(x: Tensor, group: FiniteGroup, g: int, axis: int) -> Tensor:
     """Left-translate one axis that holds the group's elements: entry h comes from g^-1 h."""
     return x.index_select(axis, torch.tensor(group.relative[g], device=x.device))
 
 
-def candidate_fields(x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup]) -> list[Field]:
-    """Return what a tensor of this shape can be, the documented layout first; empty if its group axis fits nothing."""
+def candidate_fields(x: Tensor, group: FiniteGroup, axes: Mapping[int, Field]) -> list[Field]:
+    """Return what a tensor of this shape can be, the documented layout first; empty if its group axis fits nothing.
+
+    ``axes`` are the other lengths of group axes, see :func:`group_axes`.
+    """
     n, image_rank = group.order, image_axes(group)
     if x.ndim == image_rank + 1:
         if x.shape[2] == n:
             return [Field("map")]
-        return [Field("map", quotients[x.shape[2]])] if x.shape[2] in quotients else []
+        return [axes[x.shape[2]]] if x.shape[2] in axes else []
     folds = [Field("channel-major fold"), Field("pose-major fold")] if x.ndim in (2, image_rank) and n > 1 else []
     folds = [f for f in folds if x.shape[1] % n == 0]
     poses = [Field("poses")] if x.ndim == 3 and x.shape[2] == n else []
@@ -74,14 +89,12 @@ def image_axes(group: FiniteGroup) -> int:
     return 2 + (group.dimension or 2)
 
 
-def field_of(
-    x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup], role: str, layout: Layout | None
-) -> Field:
+def field_of(x: Tensor, group: FiniteGroup, axes: Mapping[int, Field], role: str, layout: Layout | None) -> Field:
     """Return what a tensor is: the layout that the user names, else the documented one of its shape.
 
     A group without an action leaves images alone, so as an input they would prove nothing.
     """
-    field = _named_or_shaped(x, group, quotients, role, layout)
+    field = _named_or_shaped(x, group, axes, role, layout)
     if role == "input" and field.kind == "image" and group.action is None:
         raise ValueError(
             f"{group.name} is a bare table and does not say how its elements move an image; pass a map (batch, "
@@ -91,16 +104,16 @@ def field_of(
 
 
 def _named_or_shaped(
-    x: Tensor, group: FiniteGroup, quotients: Mapping[int, Subgroup], role: str, layout: Layout | None
+    x: Tensor, group: FiniteGroup, axes: Mapping[int, Field], role: str, layout: Layout | None
 ) -> Field:
     if layout is None:
-        candidates = candidate_fields(x, group, quotients)
+        candidates = candidate_fields(x, group, axes)
         if not candidates:
             raise ValueError(_misfit(x, group, role))
         return candidates[0]
     n, image_rank = group.order, image_axes(group)
     fits = {
-        "map": x.ndim == image_rank + 1 and x.shape[2] in {n, *quotients},
+        "map": x.ndim == image_rank + 1 and x.shape[2] in {n, *axes},
         "image": x.ndim >= image_rank,
         "invariant": True,
         "poses": x.ndim >= 3 and x.shape[2] == n,
@@ -116,7 +129,7 @@ def _named_or_shaped(
             f"docs/conventions.md lists the layouts, {role}_layout=None tells them from the shape."
         )
     whole = layout != "map" or x.shape[2] == n
-    return Field(layout) if whole else Field(layout, quotients[x.shape[2]])
+    return Field(layout) if whole else axes[x.shape[2]]
 
 
 def _misfit(x: Tensor, group: FiniteGroup, role: str) -> str:
@@ -126,10 +139,24 @@ def _misfit(x: Tensor, group: FiniteGroup, role: str) -> str:
     )
 
 
-def quotients_of(module: nn.Module, over: Iterable[int] | None, group: FiniteGroup) -> dict[int, Subgroup]:
-    """Return the lengths that a group axis takes after coset pooling, with the subgroup pooled over."""
+def group_axes(module: nn.Module, over: Iterable[int] | None, group: FiniteGroup) -> dict[int, Field]:
+    """Return the lengths that a group axis has after coset pooling and before a restriction, with how it moves."""
     subgroups = [m.over for m in module.modules() if isinstance(m, GroupPool) and m.group == group and m.over]
     if over is not None:
         subgroups.append(group.verified_subgroup(over))
-    whole = {1: tuple(group.elements)}  # a group axis of length 1 is an image
-    return {**whole, **{group.order // len(k): k for k in subgroups}}
+    image = {1: Field("map", tuple(group.elements))}  # a group axis of length 1 is an image
+    larger = {whole.order: Field("map", whole=whole) for whole in _restricted_groups(module, group)}
+    return {**image, **larger, **{group.order // len(k): Field("map", k) for k in subgroups}}
+
+
+def _restricted_groups(module: nn.Module, group: FiniteGroup) -> list[FiniteGroup]:
+    """Return the groups that layers of a module restrict to this one, in one step or several."""
+    layers = [m for m in module.modules() if isinstance(m, RestrictGroup) and m.group.action is not None]
+    larger: list[FiniteGroup] = []
+    reached = [group]
+    while reached:
+        target = reached.pop()
+        sources = {m.group for m in layers if m.to_group == target and m.group != target} - {*larger}
+        larger.extend(sources)
+        reached.extend(sources)
+    return larger

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from coattend.equivariance import equivariance_error
 from coattend.equivariance.error import TOLERANCE
+from coattend.equivariance.exactness import remaining_groups
 from coattend.export.certificate import PROBES, SEED, STORED_OUTPUTS, Certificate
 from coattend.export.input import Input, without_turns
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork
 from coattend.models.classifier import Classifier
 from coattend.models.options import encoded_option
-from coattend.nn import PoseConv2d
 from coattend.nn.observe import evaluating
 
 SLACK = 2.0  # factor between the rounding errors of different processors
@@ -108,7 +108,7 @@ def digest_claim(certificate: Certificate, content: str) -> Claim:
 
 def checked_group(network: nn.Module) -> FiniteGroup:
     """Return the group that a network is measured against: its own, quarter turns for a plain network."""
-    groups = {m.group for m in network.modules() if isinstance(m, PoseConv2d) and m.group.order > 1}
+    groups = {group for group in remaining_groups(network) if group.order > 1}
     if len(groups) > 1:
         raise ValueError(
             f"a certificate is about one group, but the network has layers over {', '.join(g.name for g in groups)}."

@@ -111,7 +111,8 @@ def _check_map(function: str, x: Tensor, weight: Tensor, geometry: Geometry, ord
     channels, groups = len(weight), geometry.groups
     if x.shape[1] != channels or channels % groups or x.shape[2] != order:
         raise ValueError(
-            f"{function} expects {channels} channels, a multiple of groups={groups}, and {order} poses in x {MAP} for a "
-            f"weight {tuple(weight.shape)}, got x {tuple(x.shape)}; let the weight have (in, out / groups, ...) filters."
+            f"{function} expects {channels} channels, a multiple of groups={groups}, and {order} poses in x {MAP} for "
+            f"a weight {tuple(weight.shape)}, got x {tuple(x.shape)}; let the weight have (in, out / groups, ...) "
+            "filters."
         )
     check_same_type(function, x, weight)

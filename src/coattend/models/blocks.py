@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from torch import nn
 
-from coattend.groups import FilterKind, Filters, FiniteGroup, Rings, fitting_filters
+from coattend.groups import FilterKind, Filters, FiniteGroup, GroupSequence, Rings, fitting_filters
 from coattend.nn import (
     AttentionLayer,
     CoAttention,
@@ -22,6 +22,7 @@ from coattend.nn import (
     MultiheadCoAttention,
     PoseConv2d,
     ProjectionConv2d,
+    RestrictGroup,
     SliceCoAttentiveConv2d,
     SliceGate2d,
     SpatialMaxPool2d,
@@ -84,6 +85,7 @@ class Blocks:
     norm: bool = True
     norm_eps: float = 2e-5
     norm_momentum: float = 0.1
+    groups: GroupSequence | None = None  # of all parts of the network; group is that of the part being built
 
     def __post_init__(self) -> None:
         if not (isinstance(self.attention, type) and issubclass(self.attention, AttentionLayer)):
@@ -118,6 +120,27 @@ class Blocks:
         if self.attention == "slice_gate":
             return SliceGate2d
         return CoAttention if self.attention in (None, *CO_ATTENTION) else ATTENTIONS[self.attention]
+
+    @property
+    def changes_group(self) -> bool:
+        """Whether the group changes with depth."""
+        return self.groups is not None and len(self.groups.groups) > 1
+
+    def at(self, part: int) -> Blocks:
+        """Return the blocks of a part of the network, counted from 1: over the group that it has there."""
+        return self if self.groups is None else replace(self, group=self.groups.at(part))
+
+    def channels(self, width: int) -> int:
+        """Return how many channels per pose have as many planes as ``width`` channels over the first group.
+
+        A restriction keeps the planes of a map, so that networks keep their cost when the group becomes smaller.
+        """
+        return width if self.groups is None else width * (self.groups.first.order // self.group.order)
+
+    def restriction(self, part: int) -> RestrictGroup | None:
+        """Return the layer between a part of the network and the one before, None where the group stays the same."""
+        before, now = self.at(part - 1).group, self.at(part).group
+        return None if before == now else RestrictGroup(before, now)
 
     def lift(
         self,

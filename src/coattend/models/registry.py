@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from coattend._registry import Registry
 from coattend._words import did_you_mean
-from coattend.groups import FiniteGroup, get_group
+from coattend.groups import FiniteGroup, GroupSequence
 from coattend.models.blocks import Blocks, ConvBlock
 from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.models.options import Options, differing_options, verified_options, write_options
@@ -23,7 +23,7 @@ from coattend.models.paper import TABLE_1, Published
 from coattend.models.restriction import restricted
 
 Builder = TypeVar("Builder", bound=Callable[..., EquivariantNetwork])
-SHARED = {field.name: field.default for field in fields(Blocks) if field.default is not MISSING}
+SHARED = {f.name: f.default for f in fields(Blocks) if f.default is not MISSING and f.name != "groups"}
 OF_THE_DATA = ("num_classes", "in_channels")
 
 
@@ -185,7 +185,13 @@ def build_network(entry: ModelEntry, options: Options) -> EquivariantNetwork:
     """Build a network from its entry and the options that differ from what its name stands for."""
     _check_known(entry, options)
     options = verified_options({**entry.options, **options}, entry.defaults)
-    layers = Blocks(get_group(options["group"]), **{key: options[key] for key in SHARED if key in options})
+    groups = GroupSequence.of(options["group"])
+    layers = Blocks(groups.first, groups=groups, **{key: options[key] for key in SHARED if key in options})
+    if layers.changes_group and not getattr(entry.builder, "group_changes_after", None):
+        raise ValueError(
+            f"{entry.name} has one group throughout, got group={groups}; networks whose group can change with depth are "
+            f"{', '.join(name for name in MODELS if getattr(MODELS[name].builder, 'group_changes_after', None))}."
+        )
     own = {p.name: options[p.name] for p in _parameters(entry.builder)[1:] if p.name in options}
     try:
         network = entry.builder(layers, **own)
@@ -197,11 +203,14 @@ def build_network(entry: ModelEntry, options: Options) -> EquivariantNetwork:
             f"the builder of {entry.name} must return a coattend.models.EquivariantNetwork, got "
             f"{type(network).__name__}; pass its stages and its head to EquivariantNetwork(layers.group, ...)."
         )
+    if network.group != groups.last:
+        parts = getattr(entry.builder, "group_changes_after", "parts")
+        raise ValueError(f"{entry.name} has too few {parts} for group={groups}; let the group change earlier.")
     pools = any(isinstance(block, ConvBlock) and hasattr(block, "pool") for block in network.modules())
     if layers.downsample == "pool" and not pools:
         raise ValueError(f"{entry.name} has no strided convolution that downsample=pool could replace; leave it out.")
     relative = options.get("relative")
-    if not layers.group.is_exact:  # the default may change between versions, and a file must not change with it
+    if not groups.is_exact:  # the default may change between versions, and a file must not change with it
         options = {**options, "filters": layers.filters}
     network.config = ModelConfig(entry.name, {key: value for key, value in options.items() if key != "relative"})
     return network if relative is None else restricted(network, relative)

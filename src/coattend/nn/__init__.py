@@ -25,6 +25,7 @@ from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
 from coattend.nn.pose_self_attention import PoseSelfAttention as PoseSelfAttention
+from coattend.nn.restriction import RestrictGroup as RestrictGroup
 from coattend.nn.self_attention import GroupSelfAttention2d as GroupSelfAttention2d
 from coattend.nn.self_attention import GroupTransformerBlock as GroupTransformerBlock
 from coattend.nn.sequence import FusedSequential as FusedSequential
