@@ -55,6 +55,7 @@ LAYERS = {
     "upsample": lambda: nn.SpatialUpsample2d(2, mode="bilinear"),
     "group pool": lambda: nn.GroupPool("p4m"),
     "coset pool": lambda: nn.GroupPool("p4m", "mean", over=(0, 4)),
+    "orientation field": lambda: nn.OrientationField(4, "p4m", fields=2, kind="vector"),
     "restriction": lambda: nn.RestrictGroup("p4m", to="D2"),
 }
 BASES = {"AttentionLayer", "PoseAttention", "PoseConv2d"}

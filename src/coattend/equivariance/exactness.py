@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from coattend.equivariance.error import tensors_in
-from coattend.equivariance.fields import FOLDS, Field, candidate_fields, group_axes
+from coattend.equivariance.fields import FOLDS, Field, candidate_fields, other_layouts
 from coattend.groups import FiniteGroup
 from coattend.nn import AttentionLayer, GroupBatchNorm2d, PoseConv2d, RestrictGroup
+from coattend.nn.checks import SizeError
 from coattend.nn.observe import estimate_norm_statistics, evaluating
 
 IMAGES = 2
@@ -47,7 +48,7 @@ def is_exact(model: nn.Module, size: int | tuple[int, int]) -> bool:
 
     False means "not shown": the model does not commute, it has filters that turn by other angles than quarter turns
     (C8, D6), attention that is not equivariant, no layer over a group, outputs that are constant or not finite, or it
-    cannot be run in float64.
+    refuses images of this size or cannot be run in float64.
     :func:`coattend.diagnose` finds the layer. A network over the trivial group is exact, because there is nothing to
     commute with, and invariant to nothing.
     """
@@ -88,6 +89,8 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
                 if result.proven or result.size_matters:
                     break
             return result
+        except SizeError as error:
+            return Exactness(False, str(error).rstrip("."), size_matters=True)
         except (RuntimeError, TypeError) as error:
             return Exactness(False, f"its copy in float64 cannot be run on these images ({str(error).splitlines()[0]})")
 
@@ -157,9 +160,9 @@ def _measured(model: nn.Module, images: Tensor, groups: Sequence[FiniteGroup]) -
         if not outputs or not all(spread is not None for spread in spreads):
             return Exactness(False, "an output is constant, not finite or has no batch axis, which shows nothing")
         for group in groups:
-            axes = group_axes(model, None, group)
+            others = other_layouts(model, None, group)
             readings = [
-                [field for field in candidate_fields(y, group, axes) if field.kind not in FOLDS] for y in outputs
+                [field for field in candidate_fields(y, group, others) if field.kind not in FOLDS] for y in outputs
             ]
             for g in _generators(group):
                 moved = list(tensors_in(model(Field("image").move(images, group, g))))

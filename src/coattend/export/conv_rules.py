@@ -16,6 +16,7 @@ from coattend.nn import (
     GroupConv2d,
     GroupConvTranspose2d,
     LiftingConv2d,
+    OrientationField,
     PoseConv2d,
     ProjectionConv2d,
     SliceCoAttentiveConv2d,
@@ -78,6 +79,15 @@ def freeze_transposed_conv(layer: GroupConvTranspose2d, builder: Builder, name: 
     _set_filters(conv, filters, bias)
     planes = builder.folded(value, layer.group.order)
     return builder.respond(name, conv_value(conv, builder.module(name, conv, planes), layer.group.order))
+
+
+@freeze_layer.register(OrientationField)
+def freeze_orientation_field(layer: OrientationField, builder: Builder, name: str, value: Value) -> Value:
+    """Read the fields from the planes by a 1x1 convolution."""
+    filters = layer.filters()
+    conv = nn.Conv2d(filters.shape[1], len(filters), 1, bias=False, device="meta")
+    _set_filters(conv, filters, None)
+    return conv_value(conv, builder.module(name, conv, builder.folded(value, layer.group.order)), None)
 
 
 @freeze_layer.register(ProjectionConv2d)

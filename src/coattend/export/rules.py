@@ -15,6 +15,7 @@ from coattend.data import Preprocessing
 from coattend.export.graph import Value
 from coattend.export.trace import add_operations
 from coattend.models.turned import TurnedCopies
+from coattend.models.unet import RequireMultiple
 from coattend.nn import (
     AttentionLayer,
     GroupDropout2d,
@@ -87,7 +88,7 @@ def remove_layer(layer: nn.Module, builder: Builder, name: str, value: Value) ->
 
 for pointwise in POINTWISE:
     freeze_layer.register(pointwise, freeze_pointwise)
-for idle in (*DROPOUTS, nn.Identity):
+for idle in (*DROPOUTS, nn.Identity, RequireMultiple):
     freeze_layer.register(idle, remove_layer)
 
 

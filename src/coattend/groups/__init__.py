@@ -17,5 +17,7 @@ from coattend.groups.named import dihedral as dihedral
 from coattend.groups.named import direct_product as direct_product
 from coattend.groups.named import get_group as get_group
 from coattend.groups.named import register_group as register_group
+from coattend.groups.orientation import Orientation as Orientation
+from coattend.groups.orientation import orientation_action as orientation_action
 from coattend.groups.rings import Rings as Rings
 from coattend.groups.sequence import GroupSequence as GroupSequence

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coattend.groups.finite_group import FiniteGroup, Subgroup
 
@@ -24,7 +23,7 @@ def embedding(subgroup: FiniteGroup, group: FiniteGroup) -> Subgroup:
             "name the elements of the subgroup instead, such as (0, 2)."
         )
     # Angles of different orders, such as 2 pi / 4 and 4 pi / 8, differ by rounding.
-    alike: NDArray[np.bool_] = (np.abs(subgroup.action[:, None] - group.action) < 1e-9).all(axis=(-2, -1))
+    alike = np.abs(subgroup.action[:, None] - group.action).max(axis=(-2, -1)) < 1e-9
     if not alike.any(axis=1).all():
         missing = subgroup.describe(int(np.flatnonzero(~alike.any(axis=1))[0]))
         raise ValueError(f"{subgroup.name} is not a subgroup of {group.name}, which has no {missing!r}.")

@@ -16,6 +16,7 @@ from coattend.nn import (
     DynamicGroupConv2d,
     GroupBatchNorm2d,
     GroupConv2d,
+    GroupConvTranspose2d,
     GroupDropout2d,
     GroupPool,
     LiftingConv2d,
@@ -25,6 +26,7 @@ from coattend.nn import (
     RestrictGroup,
     SliceCoAttentiveConv2d,
     SliceGate2d,
+    SpatialAvgPool2d,
     SpatialMaxPool2d,
 )
 from coattend.nn.attention import ATTENTIONS
@@ -175,8 +177,13 @@ class Blocks:
         stride: int = 1,
         padding: int = 0,
         attend: bool = True,
+        pool_first: bool = False,
     ) -> ConvBlock:
-        """Return map -> map: convolution, attention, down-sampling."""
+        """Return map -> map: convolution, attention, down-sampling.
+
+        With ``pool_first`` down-sampling that is not a stride is a mean before the convolution, which then costs as
+        much as a strided one.
+        """
         geometry = (in_channels, out_channels, kernel_size, self.group, self._stride(stride), padding)
         filters = self._filters(kernel_size)
         conv: GroupConv2d | SliceCoAttentiveConv2d
@@ -192,7 +199,32 @@ class Blocks:
             if isinstance(conv.attention, CoAttention):
                 conv.attention = self._co_attention(conv.attention, std)
             attend = False
-        return self._block(conv, attend, pool=stride != conv.stride)
+        pool = stride != conv.stride
+        block = self._block(conv, attend, pool=pool and not pool_first)
+        if pool and pool_first:
+            block = ConvBlock(OrderedDict(pool=SpatialAvgPool2d(2), **block._modules))
+        return block
+
+    def depthwise(self, channels: int, kernel_size: int) -> ConvBlock:
+        """Return map -> map of the same size that filters each channel and pose on its own."""
+        conv = GroupConv2d(
+            channels,
+            channels,
+            kernel_size,
+            self.group,
+            padding=kernel_size // 2,
+            groups=channels,
+            filters=self._filters(kernel_size),
+            relative=(0,),
+        )
+        conv.reset_parameters(self.std(conv))
+        return self._block(conv, attend=False, pool=False)
+
+    def up(self, in_channels: int, out_channels: int) -> ConvBlock:
+        """Return map -> map of twice the size: transposed convolution, attention."""
+        conv = GroupConvTranspose2d(in_channels, out_channels, 2, self.group, 2, filters=self._filters(2))
+        conv.reset_parameters(self.std(conv))
+        return self._block(conv, attend=self.attention not in SLICES, pool=False)
 
     def dynamic(
         self,

@@ -38,16 +38,30 @@ class PreActivationBlock(nn.Module):
 class PostActivationBlock(nn.Module):
     """``relu(norm(conv2(relu(norm(conv1(x))))) + shortcut(x))``, attention after every convolution.
 
-    The shortcut is the identity, or a 5x5 convolution with a norm where channels or size change.
+    The shortcut is the identity, or a 5x5 convolution with a norm where channels or size change, 1x1 in other networks.
+    ``pool_first``: see :meth:`Blocks.conv`.
     """
 
-    def __init__(self, layers: Blocks, in_channels: int, out_channels: int, stride: int) -> None:
+    def __init__(
+        self,
+        layers: Blocks,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        shortcut_kernel: int = 5,
+        pool_first: bool = False,
+    ) -> None:
         super().__init__()
-        self.conv1 = layers.activate(layers.conv(in_channels, out_channels, 3, stride=stride, padding=1))
+        conv1 = layers.conv(in_channels, out_channels, 3, stride=stride, padding=1, pool_first=pool_first)
+        self.conv1 = layers.activate(conv1)
         self.conv2 = layers.normalize(layers.conv(out_channels, out_channels, 3, padding=1))
         self.shortcut: nn.Module = nn.Identity()
         if in_channels != out_channels or stride != 1:
-            self.shortcut = layers.normalize(layers.conv(in_channels, out_channels, 5, stride=stride, padding=2))
+            kernel = shortcut_kernel
+            shortcut = layers.conv(
+                in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, pool_first=pool_first
+            )
+            self.shortcut = layers.normalize(shortcut)
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from coattend.nn.norm import GroupBatchNorm2d as GroupBatchNorm2d
 from coattend.nn.norm import GroupGroupNorm2d as GroupGroupNorm2d
 from coattend.nn.norm import GroupInstanceNorm2d as GroupInstanceNorm2d
 from coattend.nn.norm import GroupLayerNorm2d as GroupLayerNorm2d
+from coattend.nn.orientation import OrientationField as OrientationField
 from coattend.nn.pooling import GroupPool as GroupPool
 from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
