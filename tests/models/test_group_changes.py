@@ -1,5 +1,7 @@
 """Networks whose group changes with depth: planes and cost stay, exactness is that of the last group, files know it."""
 
+# ruff: noqa: E501 (one mistake, one line)
+
 from __future__ import annotations
 
 from pathlib import Path

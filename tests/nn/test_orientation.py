@@ -1,5 +1,7 @@
 """Fields of vectors and axes: they turn with the image, as fields, and every tool knows it."""
 
+# ruff: noqa: E501 (one mistake, one line)
+
 from __future__ import annotations
 
 import math

@@ -36,7 +36,7 @@ class Certificate:
     - equivariance: the relative error of every element of the group on the same images
     - digest: SHA-256 of the file's content and of all other fields
     - input: whether the images are ``"pixels"`` from 0 to 255 or ``"normalized"``
-    - output: ``"vector"`` or ``"axis"`` if the outputs are such fields, else None: how they move follows from their axes
+    - output: ``"vector"`` or ``"axis"`` if the outputs are such fields, else None, if their axes tell how they move
     """
 
     model: str

@@ -45,7 +45,7 @@ def orientation_field(
 
 
 def orientation_filters(weight: Tensor, action: Tensor) -> Tensor:
-    """Return the filters (fields * 2, channels * group, 1, 1) of the plain convolution that reads fields from planes."""
+    """Return the filters (fields * 2, channels * group, 1, 1) of the convolution that reads fields from planes."""
     bank = torch.einsum("gab,fcb->facg", action.to(weight.dtype), weight)
     return bank.flatten(2).flatten(0, 1)[:, :, None, None]
 

@@ -23,7 +23,7 @@ def orientation_action(group: FiniteGroup, kind: Orientation) -> Matrices:
         raise ValueError(f"an orientation is one of {', '.join(get_args(Orientation))}, got {kind!r}.")
     if group.planar is None:
         raise ValueError(
-            f"{group.name} does not act on the plane, so that directions have no meaning; pass a group such as C4 or D4."
+            f"{group.name} does not act on the plane, so that it has no directions; pass a group such as C4 or D4."
         )
     angle = MULTIPLES[kind] * np.arctan2(group.planar[:, 1, 0], group.planar[:, 0, 0])
     rotation = np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], axis=-1).reshape(-1, 2, 2)

@@ -17,8 +17,8 @@ from coattend._registry import Registry
 from coattend._words import did_you_mean
 from coattend.groups import FiniteGroup, GroupSequence
 from coattend.models.blocks import Blocks, ConvBlock
-from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.models.matching import Match, closest_widths
+from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.models.options import Options, differing_options, verified_options, write_options
 from coattend.models.paper import TABLE_1, Published
 from coattend.models.restriction import restricted

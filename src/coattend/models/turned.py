@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from coattend.data.augmentation import rotate_batch
-from coattend.functional.dispatch import autocasts
 from coattend.equivariance.exactness import remaining_groups
+from coattend.functional.dispatch import autocasts
 from coattend.nn.checks import check_integer
 
 QUARTER = ((0, -1), (1, 0))
