@@ -34,14 +34,14 @@ def smooth_noise(batch: int, size: int, cells: int, generator: torch.Generator) 
     return F.interpolate(coarse, size=(size, size), mode="bicubic", align_corners=True)[:, 0]
 
 
-def fibres(batch: int, generator: torch.Generator, size: int = SIZE, noise: float = 0.2) -> tuple[Tensor, Tensor]:
+def fibres(batch: int, generator: torch.Generator, size: int = SIZE, noise: float = 0.1) -> tuple[Tensor, Tensor]:
     """Return images (batch, 1, size, size) and the true angles (batch, size, size), counter-clockwise from the right.
 
-    Each pixel is the mean of white noise along a straight line at its angle; the noise is on a grid twice as fine.
+    Each pixel is the mean of noise along a straight line at its angle; the noise varies over two pixels.
     """
     start = math.pi * torch.rand(batch, 1, 1, generator=generator)
     angles = start + 0.5 * smooth_noise(batch, size, 2, generator)
-    white = torch.randn(batch, 1, 2 * size, 2 * size, generator=generator)
+    white = smooth_noise(batch, size, size // 2, generator)[:, None]
     steps = torch.linspace(-RADIUS, RADIUS, 33)
     grid_1d = (torch.arange(size) + 0.5) * 2 / size - 1  # of grid_sample: pixel edges at -1 and 1, y downwards
     along = steps[:, None, None, None] * 2 / size
@@ -96,7 +96,7 @@ def trained(name: str, steps: int, batch: int, seed: int) -> torch.nn.Module:
 
 def main(
     model: str = "coat_unet:output=axis,num_classes=1,in_channels=1,width=4,depth=2",
-    steps: int = 800,
+    steps: int = 1000,
     batch: int = 8,
     seed: int = 0,
 ) -> None:

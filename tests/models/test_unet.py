@@ -75,7 +75,13 @@ def test_freezes_with_norms_folded(options: str) -> None:
         torch.testing.assert_close(frozen(x), model(x), rtol=1e-11, atol=1e-11)
 
 
-def test_compiles_exports_and_returns_features() -> None:
+def test_features_are_the_maps_on_the_way_down() -> None:
+    maps = ca.create_model(SMALL, features_only=True)(torch.randn(2, 3, 16, 16))
+    assert [tuple(m.shape[1:]) for m in maps] == [(2, 8, 16, 16), (4, 8, 8, 8), (8, 8, 4, 4)]
+
+
+@pytest.mark.slow
+def test_compiles_and_exports() -> None:
     torch._dynamo.reset()
     model = settled(f"{SMALL},attention=output,group=p4")
     x = torch.randn(2, 3, 16, 16)
@@ -84,8 +90,6 @@ def test_compiles_exports_and_returns_features() -> None:
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
     larger = torch.cat([x, x, x[:1]])
     torch.testing.assert_close(program.module()(larger), model(larger), rtol=1e-8, atol=1e-10)
-    maps = ca.create_model(SMALL, features_only=True)(x)
-    assert [tuple(m.shape[1:]) for m in maps] == [(2, 8, 16, 16), (4, 8, 8, 8), (8, 8, 4, 4)]
 
 
 @pytest.mark.parametrize("output", ["mask", "axis"])
@@ -128,7 +132,8 @@ def test_as_large_as_the_plain_network(group: str, match: str) -> None:
 
 def test_widths_are_the_closest() -> None:
     assert closest_widths((10,), lambda w: 8 * w[0] ** 2, 10**2) == (4,)
-    assert closest_widths((4,), lambda w: w[0], 11) == (11,)
+    assert closest_widths((4,), lambda w: w[0] ** 2, 121) == (11,)
+    assert closest_widths((64, 128), lambda w: 8 * sum(n * n + n for n in w), 64**2 + 128**2) == (22, 45)
     assert closest_widths((4, 4), lambda w: 9 * sum(w), 1) == (1, 1)
 
 

@@ -194,8 +194,8 @@ def build_network(entry: ModelEntry, options: Options) -> EquivariantNetwork:
     layers = Blocks(groups.first, groups=groups, **{key: options[key] for key in SHARED if key in options})
     if layers.changes_group and not getattr(entry.builder, "group_changes_after", None):
         raise ValueError(
-            f"{entry.name} has one group throughout, got group={groups}; networks whose group can change with depth are "
-            f"{', '.join(name for name in MODELS if getattr(MODELS[name].builder, 'group_changes_after', None))}."
+            f"{entry.name} has one group throughout, got group={groups}; networks whose group can change with depth "
+            f"are {', '.join(n for n in MODELS if getattr(MODELS[n].builder, 'group_changes_after', None))}."
         )
     own = {p.name: options[p.name] for p in _parameters(entry.builder)[1:] if p.name in options}
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -58,7 +59,7 @@ class UNet(EquivariantNetwork):
 
         first = layers.activate(layers.lift(in_channels, widths[0], 3, padding=1))
         stages = [named(sizes=RequireMultiple(2**depth), conv1=first, conv2=block(widths[0], widths[0]))]
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in itertools.pairwise(widths):
             stages.append(named(pool=SpatialMaxPool2d(2), conv1=block(before, after), conv2=block(after, after)))
         if output == "mask":
             last = named(over_group=GroupPool(layers.group, head), classes=nn.Conv2d(widths[0], num_classes, 1))
@@ -73,10 +74,9 @@ class UNet(EquivariantNetwork):
             feature_channels=widths,
             feature_reductions=tuple(2**level for level in range(depth + 1)),
         )
-        pairs = list(zip(widths, widths[1:], strict=False))
         self.decoder = nn.ModuleList(
             UpLevel(layers.up(after, before), block(2 * before, before), block(before, before))
-            for before, after in reversed(pairs)
+            for after, before in itertools.pairwise(reversed(widths))
         )
 
     @staticmethod

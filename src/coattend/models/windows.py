@@ -57,7 +57,7 @@ def apply_in_windows(model: nn.Module, image: Tensor, window: int = WINDOW, wher
 
     Each window overlaps its neighbours so far that only results are used which the border of the window cannot have
     changed, and begins where the network's poolings fall on the same pixels as in the whole image: the result is that
-    of the whole image at once, up to rounding, in the memory of one window. Where the windows cannot overlap so far, and
+    of the whole image at once, up to rounding, in the memory of one window. Where windows cannot overlap so far, and
     for networks whose results depend on the whole image (norms over positions, gates), neighbours are blended linearly
     over a quarter of the window instead. Images whose height or width the network does not take are extended by
     reflection, and the results cropped.
