@@ -24,7 +24,7 @@ from coattend.functional import orientation_angle
 from coattend.groups import FiniteGroup, get_group, orientation_action, transform_image
 from coattend.nn.observe import evaluating
 
-SIZE = 48
+SIZE = 64
 RADIUS = 8.0  # pixels over which a fibre is averaged
 
 
@@ -96,8 +96,8 @@ def trained(name: str, steps: int, batch: int, seed: int) -> torch.nn.Module:
 
 def main(
     model: str = "coat_unet:output=axis,num_classes=1,in_channels=1,width=4,depth=2",
-    steps: int = 1000,
-    batch: int = 8,
+    steps: int = 800,
+    batch: int = 6,
     seed: int = 0,
 ) -> None:
     """Train a network, measure the error of its angles, and print it.
