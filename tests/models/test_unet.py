@@ -65,6 +65,13 @@ def test_other_sizes_are_refused_and_exact_ones_named() -> None:
     assert "use images of 16 x 16 or 20 x 20 pixels" in line
 
 
+def test_costly_networks_are_measured_with_few_channels() -> None:
+    """Its two passes of two images in float64 would take minutes."""
+    model = ca.create_model("coat_unet:width=16,depth=1")
+    assert "is exactly equivariant to D4 on images of 128 x 128" in ca.models.exactness_line(model, (128, 128))
+    assert "NOT" in ca.models.exactness_line(model, (129, 129))
+
+
 @pytest.mark.parametrize("options", ["", ",attention=output", ",group=C8,filters=steerable"])
 def test_freezes_with_norms_folded(options: str) -> None:
     model = settled(SMALL + options)

@@ -22,7 +22,7 @@ class RestrictGroup(TabledModule):
     ascending order.
 
     Shapes: (batch, channels, |G|, height, width) -> (batch, channels * |G| / |K|, |K|, height, width).
-    Differs from the paper: it has one group throughout. [WC19] restricts groups with depth.
+    Differs from the paper: it has one group throughout; Weiler and Cesa (2019) restrict groups with depth.
 
     >>> RestrictGroup("D4", to="C4")(torch.zeros(2, 3, 8, 5, 5)).shape
     torch.Size([2, 6, 4, 5, 5])
