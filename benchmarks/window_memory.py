@@ -3,8 +3,8 @@
     python -m benchmarks.window_memory
 
 A new coat_unet with norms as after training, random pixels. The image is segmented in a process of its own, whose
-resident memory (Linux) is that of Python, torch, the image, the result and one window. The difference is measured on a smaller
-image, which fits into memory as a whole, over all pixels and inside a frame of one reach.
+resident memory (Linux) is that of Python, torch, the image, the result and one window. The difference is measured on a
+smaller image, which fits into memory as a whole, over all pixels and inside a frame of one reach.
 """
 
 from __future__ import annotations
