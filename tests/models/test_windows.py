@@ -77,6 +77,15 @@ def test_windows_that_overlap_less_or_begin_elsewhere_have_seams() -> None:
         assert difference > 1e-4
 
 
+def test_networks_that_take_every_size_have_a_period_too() -> None:
+    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Conv2d(4, 2, 3, padding=1)]
+    model = nn.Sequential(*layers, nn.Upsample(scale_factor=4), nn.Conv2d(2, 1, 3, padding=1))
+    where = locality(model, 1)
+    assert where.period == 4
+    image = torch.randn(1, 40, 100)
+    torch.testing.assert_close(apply_in_windows(model, image, 32), model(image[None])[0], rtol=1e-10, atol=1e-10)
+
+
 class Blur(nn.Module):
     """A mean over the whole image added to a local result; not local."""
 
