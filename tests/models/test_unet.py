@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +144,19 @@ def test_widths_are_the_closest() -> None:
     assert closest_widths((4,), lambda w: w[0] ** 2, 121) == (11,)
     assert closest_widths((64, 128), lambda w: 8 * sum(n * n + n for n in w), 64**2 + 128**2) == (22, 45)
     assert closest_widths((4, 4), lambda w: 9 * sum(w), 1) == (1, 1)
+
+
+def test_code_in_the_documentation_runs() -> None:
+    torch.set_default_dtype(torch.float32)
+    page = Path(__file__).parents[2] / "docs" / "dense.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    scope: dict[str, Any] = {"image": torch.randn(3, 40, 56)}
+    for block in blocks:
+        exec(block, scope)
+    assert scope["mask"].shape == (2, 16, 64, 64)
+    assert scope["angle"].shape == (2, 1, 64, 64)
+    assert scope["logits"].shape == (3, 40, 56)
 
 
 @pytest.mark.parametrize(
