@@ -77,7 +77,7 @@ def test_is_the_formula(order: int, attends: bool, relu: bool, training: bool, d
 
 @pytest.mark.parametrize("small", [0.0, 1e-6, 1e-2])
 def test_small_weights_do_not_lose_gradients(small: float) -> None:
-    """Where the weights allow it, the sums of the backward pass are taken from the result, which has lost x otherwise."""
+    """The backward pass takes its sums from the result only where the weights allow it."""
     torch.manual_seed(0)
     x, matrix = torch.randn(4, 3, 4, 5, 6, dtype=torch.float64), torch.randn(3, 4, 4, dtype=torch.float64)
     weight, bias = torch.tensor([1.0, small, -1.0]).double(), torch.tensor([0.1, 1.0, 0.2]).double()
