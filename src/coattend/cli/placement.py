@@ -69,7 +69,7 @@ class Placement:
             raise ValueError("Ray starts as many runs as --cpus and --gpus leave room for; leave out --workers.")
         from coattend.grid.cluster import ray_pool
 
-        with ray_pool(self.address, self.cpus, self.gpus, {job.root for job in jobs}) as pool:
+        with ray_pool(self.address, self.cpus, self.gpus, jobs) as pool:
             yield pool
 
 
