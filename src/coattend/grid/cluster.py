@@ -19,6 +19,8 @@ from coattend.grid.remote import Started, attempt_events, bring_back, marker_in,
 from coattend.models.records import MachineError
 from coattend.train.job import Job
 
+REACH = 10.0  # seconds within which a cluster has to answer
+
 
 @contextmanager
 def ray_pool(address: str | None, cpus: int, gpus: int, jobs: Sequence[Job]) -> Iterator[RayPool]:
@@ -26,6 +28,8 @@ def ray_pool(address: str | None, cpus: int, gpus: int, jobs: Sequence[Job]) -> 
     for name, number, least in (("cpus", cpus, 1), ("gpus", gpus, 0)):
         if number < least:
             raise ValueError(f"{name} must be at least {least}, got {number}.")
+    if address is not None:
+        _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own: dict[str, Any] = {} if address is not None else {"include_dashboard": False}
     try:
@@ -40,6 +44,20 @@ def ray_pool(address: str | None, cpus: int, gpus: int, jobs: Sequence[Job]) -> 
             if (reason := pool.lacks(job)) is not None:
                 raise ValueError(f"{reason}; lower --cpus, --gpus, --devices or --nodes.")
         yield pool
+
+
+def _check_reachable(address: str) -> None:
+    """Raise if nobody listens at an address, since Ray would try for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        raise ValueError(f"--address is auto or HOST:PORT, got {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), REACH).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(f"cannot connect to Ray at {address}: {reason}; check --address.") from error
 
 
 def _refusal(error: BaseException) -> str:
