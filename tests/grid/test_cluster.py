@@ -18,6 +18,7 @@ from coattend.grid import State, run_jobs
 from coattend.grid.cluster import ray_pool
 from coattend.train.job import Job
 from tests.grid.conftest import assert_bit_identical, small_jobs
+from tests.grid.test_local import stop_grid
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,6 +60,10 @@ def test_runs_on_ray_are_bit_identical_to_runs_in_turn_although_a_worker_is_kill
     assert "2 processes of" in str(paired.folder.run.arithmetic)  # a placement group
     assert paired.folder.result is not None
     assert not list((tmp_path / "grid").glob(".grid-*"))
+
+
+def test_ctrl_c_leaves_resumable_runs_and_no_processes(tmp_path: Path) -> None:
+    stop_grid(tmp_path, signal.SIGINT, "--on", "ray")
 
 
 def test_resources_that_no_machine_has_are_refused_before_anything_starts(tmp_path: Path) -> None:

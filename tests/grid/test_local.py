@@ -85,8 +85,13 @@ def test_divergence_and_a_full_disk_are_said_and_the_others_finish(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_grid_that_is_stopped_leaves_resumable_runs_and_no_processes(number: signal.Signals, tmp_path: Path) -> None:
+    stop_grid(tmp_path, number, "--workers", "2")
+
+
+def stop_grid(tmp_path: Path, number: signal.Signals, *placement: str) -> None:
+    """Start a grid as a user would, and send it a signal when all its runs have a checkpoint."""
     settings = [word for setting in (*SMALL, "epochs=500") for word in ("--set", setting)]
-    arguments = ["compare", *MODELS, "--workers", "2", "--folder", str(tmp_path), *settings]
+    arguments = ["compare", *MODELS, *placement, "--folder", str(tmp_path), *settings]
     command = [sys.executable, "-m", "coattend", *arguments]
     grid = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     folders = [job.folder for job in small_jobs(tmp_path, epochs=500)]

@@ -138,8 +138,8 @@ class RayAttempt:
         if not failed and len(self.endings) < self.job.nodes:
             return None
         self.stop()
-        said = [ending for ending in failed if ending.code == MISTAKE]  # before those whose peer has ended
-        return (said or failed or [self.endings[0]])[0]
+        mistakes = [ending for ending in failed if ending.code == MISTAKE]  # of which lost peers are a consequence
+        return (mistakes or failed or [self.endings[0]])[0]
 
     def stop(self) -> None:
         """End all processes now and give back the resources."""
