@@ -26,8 +26,8 @@ class Machine:
     """A machine of the cluster: `ray start` and all processes below it."""
 
     def __init__(self, command: str) -> None:
-        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(shlex.split(command), **silent)
+        silent = subprocess.DEVNULL
+        self.process = subprocess.Popen(shlex.split(command), stdout=silent, stderr=silent)
 
     def kill(self) -> int:
         """Kill all its processes with SIGKILL; return their number."""
