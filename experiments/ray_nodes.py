@@ -1,13 +1,18 @@
-"""Two machines of a Ray cluster on one: the second has its own network, name and, if asked for, its own disk."""
+"""Two machines of a Ray cluster on one: the second has its own network, name and, if asked for, its own disk.
+
+python -m experiments.ray_nodes     # one run by two processes, one on each machine; needs root, for the network
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -120,3 +125,19 @@ def _answer(program: str) -> str:
         [sys.executable, "-c", f"import ray; {program}"], capture_output=True, text=True, check=False
     )
     return asked.stdout.split()[-1] if asked.stdout.split() else ""
+
+
+def main() -> int:
+    """Train one run by two processes, one on each machine, and print what the grid prints and what the run recorded."""
+    settings = ("epochs=2", "train_images=256", "test_images=100")
+    words = ["compare", "p4cnn:width=2", *(word for setting in settings for word in ("--set", setting))]
+    with tempfile.TemporaryDirectory(prefix="grid-") as root, two_machines() as (address, _, _):
+        words += ["--folder", root, "--nodes", "2", "--on", "ray", "--address", address]
+        ended = subprocess.run([sys.executable, "-m", "coattend", *words], check=False)
+        for path in Path(root).rglob("run.json"):
+            print(json.loads(path.read_text())["arithmetic"])
+    return ended.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,6 +14,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from coattend.grid.network import free_port
 from coattend.grid.process import LOG, MISTAKE, Ending
 from coattend.grid.remote import Started, attempt_events, bring_back, marker_in, run_files
 from coattend.models.records import MachineError
@@ -200,10 +201,7 @@ class RayAttempt:
 
 def _meeting_point() -> tuple[str, int]:
     """Return the address of this machine and a free port on it."""
-    address = ray.util.get_node_ip_address()
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return address, free.getsockname()[1]
+    return ray.util.get_node_ip_address(), free_port()
 
 
 def _lost(error: ray.exceptions.RayError) -> Ending:

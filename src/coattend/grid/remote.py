@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coattend._files import write_atomically
+from coattend.grid.network import interface_towards
 from coattend.grid.process import LOG, Ending, TrainingProcess
 from coattend.train.job import Job
 from coattend.train.run_folder import FILES
@@ -42,6 +43,8 @@ def attempt_events(
         if not shared:
             job = replace(job, root=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coattend-"))))
             bring_back(files, job.folder.path)
+        if "MASTER_ADDR" in environment and (interface := interface_towards(environment["MASTER_ADDR"])) is not None:
+            environment = {"GLOO_SOCKET_IFNAME": interface, **environment}
         process = TrainingProcess(job, threads, environment, log)
         stack.callback(process.stop)
         yield Started(socket.gethostname())
