@@ -16,6 +16,7 @@ from rich.text import Text
 from coattend.grid import State
 from coattend.grid.schedule import Status
 
+NAME_WIDTH = 32  # columns that the name of a run has at least, if it is so long
 RECENT = 5  # epochs whose median predicts the next
 URGENCY: tuple[Status, ...] = ("running", "failed", "queued", "done")  # in a terminal that is too low for all
 
@@ -25,11 +26,12 @@ def grid_table(states: Sequence[State], lines: int | None = None) -> Group:
     by_urgency = sorted(states, key=lambda state: URGENCY.index(state.status))
     shown = {id(state) for state in by_urgency[:lines]}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("run", overflow="fold")
-    table.add_column("state", no_wrap=True)
+    names = max((len(state.job.name) for state in states), default=0)
+    table.add_column("run", overflow="fold", min_width=min(names, NAME_WIDTH))
+    table.add_column("state", no_wrap=True, min_width=len("running"))
     for heading in ("epoch", "left"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len("1:00:00"))
+    table.add_column("", overflow="ellipsis", no_wrap=True)  # the reason of a failure in full is in the summary
     for state in states:
         if id(state) in shown:
             table.add_row(state.job.name, state.status, *_progress(state), _remark(state))
