@@ -1,0 +1,219 @@
+"""Make a network that exists equivariant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from coattend.conversion.geometry import Window
+from coattend.conversion.inflate import AGREEMENT, Inflated, inflate
+from coattend.conversion.mismatch import first_mismatch
+from coattend.conversion.pooled import with_pooling
+from coattend.conversion.refusal import ConversionError
+from coattend.conversion.sizes import BATCH, channels_of, chosen_size, exact_sizes
+from coattend.conversion.step import Record, Settings
+from coattend.conversion.tracing import TRACE_ERRORS, check_signature
+from coattend.conversion.verification import orbit_mean, relative_difference, tensors_of
+from coattend.equivariance.exactness import generic_copy
+from coattend.functional.checks import checked_relative
+from coattend.groups import FiniteGroup, get_group
+from coattend.nn.observe import evaluating
+
+Mode = Literal["inflate", "project", "template"]
+Strides = Literal["exact", "own-frame", "pool"]
+Relative = Iterable[int] | None
+
+
+class Equivariantized(nn.Module):
+    """A converted network: the average over all poses of what the plain network computes, as a network on the group.
+
+    - network: a ``torch.fx.GraphModule`` of layers of this library and of torch, named as in the plain network
+    - group: what it is equivariant to
+    - image_shape: channels, height and width of the images for which that was measured
+    - records: what became of each convolution, norm and operation that is not applied to maps as it is
+    - difference: of its outputs to the explicit orbit mean, relative, in float64 and with generic weights; None if it was
+      not verified
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        group: FiniteGroup,
+        image_shape: tuple[int, int, int],
+        records: Sequence[Record],
+        difference: float | None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.group = group
+        self.in_channels = image_shape[0]
+        self.image_shape = image_shape
+        self.records = tuple(records)
+        self.difference = difference
+
+    def forward(self, x: Tensor) -> Any:
+        return self.network(x)
+
+    @property
+    def in_own_frames(self) -> tuple[Record, ...]:
+        """The layers and operations that no group convolution replaced: each pose computes them in its own frame."""
+        return tuple(record for record in self.records if record.how == "own frame")
+
+    def extra_repr(self) -> str:
+        return f"group={self.group.name}, image_shape={self.image_shape}"
+
+
+def equivariantize(
+    model: nn.Module,
+    group: FiniteGroup | str,
+    mode: Mode = "inflate",
+    *,
+    relative: Relative | Mapping[str, Relative] = (0,),
+    attention: bool = False,
+    size: int | None = None,
+    strides: Strides = "exact",
+    example: Tensor | None = None,
+    verify: bool = True,
+) -> Equivariantized:
+    """Return an equivariant network with the weights of a plain one.
+
+    ``mode="inflate"``: a group convolution whose filter is zero for all relative poses but the identity computes the
+    plain network on every pose of an image at once. Averaged over the poses, the result is the orbit mean
+    ``1/n sum_g g.f(g^-1 x)`` of the network f: logits do not change when an image is turned, maps turn with it. The cost
+    is n times that of f. The filters of other relative poses start at zero and can be learned, layers can attend, and
+    the network can be restricted, frozen and exported like any other on a group.
+
+    Operations that depend on directions (a Linear after Flatten, position embeddings, attention over patches) are
+    computed for each pose in its own frame, which is exact as well: ``in_own_frames`` of the result lists them.
+    What cannot be converted raises a :class:`ConversionError` that names the layer, the reason and the remedy.
+
+    - model: a plain network that takes images (batch, channels, height, width); it is not changed
+    - group: quarter turns and flips, ``"p4m"``, or one of its subgroups
+    - relative: the relative poses for which filters exist; (0,) is the identity alone, None all of them. A mapping
+      from patterns of layer names to poses chooses them by layer: ``{"layer4.*": None}``
+    - attention: add co-attention after every convolution, which starts as the identity
+    - size: height and width of the images; by default a size at which the network is exact
+    - strides: what to do where a strided window does not cover a map evenly, so that it moves when the map is turned.
+      ``"exact"`` refuses and names the nearest sizes at which it fits, ``"own-frame"`` computes such a layer for each
+      pose in its own frame, exactly and without cross-pose filters, ``"pool"`` replaces the stride by average pooling,
+      which changes what the network computes
+    - example: images to convert with, for a network that takes no random ones; its shape replaces ``size``
+    - verify: compare with the explicit orbit mean, in float64 and with generic weights that hide no fault: all poses of
+      three images
+
+    >>> plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    >>> network = equivariantize(plain, "p4m")
+    >>> network.network.get_submodule("0")
+    LiftingConv2d(3, 8, kernel_size=3, stride=1, group=D4)
+    """
+    group = _checked_group(group)
+    _check_choices(model, mode, strides)
+    poses = _checked_poses(group, relative)
+    check_signature(model)
+    like = next(iter(model.parameters()), torch.empty(0))
+    with evaluating(model):
+        images = _images(model, example, size, like)
+        if strides == "pool":
+            model = with_pooling(model, images)
+        settings = Settings(group, poses, attention, strides)
+        inflated = _inflated(model, settings, images)
+        difference = _verified(model, settings, images) if verify else None
+    network = Equivariantized(inflated.network, group, tuple(images.shape[1:]), inflated.records, difference)
+    return network.train(model.training)
+
+
+def _checked_group(group: FiniteGroup | str) -> FiniteGroup:
+    group = get_group(group)
+    if group.planar is None or not group.is_exact:
+        raise ValueError(
+            f"equivariantize expects a group of quarter turns and flips, p4m or a subgroup of it, got {group.name}: a "
+            "turn by another angle interpolates, so that the result would not be the average of the network."
+        )
+    return group
+
+
+def _checked_poses(group: FiniteGroup, relative: Relative | Mapping[str, Relative]) -> dict[str, tuple[int, ...]]:
+    by_layer = relative if isinstance(relative, Mapping) else {"*": relative}
+    poses = {p: tuple(sorted(checked_relative("equivariantize", group, r))) for p, r in by_layer.items()}
+    for chosen in poses.values():
+        if 0 not in chosen:
+            raise ValueError(f"relative must hold 0, the identity, where the weights of the network go, got {chosen}.")
+    return poses
+
+
+def _check_choices(model: object, mode: object, strides: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"equivariantize expects a network, an nn.Module, got {type(model).__name__}.")
+    for name, value, choices in (("mode", mode, get_args(Mode)), ("strides", strides, get_args(Strides))):
+        if value not in choices:
+            raise ValueError(f"equivariantize expects {name} to be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+def _images(model: nn.Module, example: Tensor | None, size: int | None, like: Tensor) -> Tensor:
+    if example is not None:
+        if not isinstance(example, Tensor) or example.ndim != 4:
+            raise ValueError("example must be images (batch, channels, height, width), as a tensor.")
+        return example
+    channels = channels_of(model)
+    pixels = chosen_size(model, channels, like) if size is None else size
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        images = torch.randn(BATCH, channels, pixels, pixels, dtype=torch.float64)
+    return images.to(like.device, like.dtype)
+
+
+def _inflated(model: nn.Module, settings: Settings, images: Tensor) -> Inflated:
+    try:
+        inflated = inflate(model, settings, images)
+    except TRACE_ERRORS as error:
+        if isinstance(error, ConversionError):
+            raise
+        raise ConversionError(
+            type(model).__name__,
+            f"it cannot be run on images {tuple(images.shape)} ({str(error).splitlines()[0]})",
+            "pass the size of its images, size=, or an example of them, example=",
+        ) from error
+    if inflated.uneven:
+        raise _uneven(model, inflated.uneven, images)
+    return inflated
+
+
+def _uneven(model: nn.Module, uneven: Sequence[tuple[str, Window]], images: Tensor) -> ConversionError:
+    name, window = uneven[0]
+    pixels = images.shape[-1]
+    sizes = exact_sizes(model, images.shape[1], pixels)
+    exact = f"nearest exact sizes: {' and '.join(map(str, sizes))}; pass size={sizes[-1]}" if sizes else "pass another size"
+    return ConversionError(
+        name,
+        f"its windows of {window.size} with stride {window.stride} do not cover the map evenly at image size {pixels}, "
+        "and move when the image is turned",
+        f'{exact}, or strides="own-frame", or strides="pool"',
+    )
+
+
+def _verified(model: nn.Module, settings: Settings, images: Tensor) -> float:
+    """Convert a copy with generic weights and return how far it is from the orbit mean; refuse it if it is not that."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        exact = images.double()
+        copied = generic_copy(model, exact).eval()
+    inflated = _inflated(copied, settings, exact)
+    try:
+        outputs = tensors_of(inflated.network.eval()(exact))
+    except TRACE_ERRORS as error:
+        layer = first_mismatch(inflated, exact, settings.group)
+        raise ConversionError(
+            layer, f"it fails on a batch of all poses ({str(error).splitlines()[0]})", "see its code for fixed sizes"
+        ) from error
+    difference = relative_difference(outputs, orbit_mean(copied, exact, settings.group, inflated.output_axes))
+    if not difference <= AGREEMENT:
+        raise ConversionError(
+            first_mismatch(inflated, exact, settings.group),
+            f"what it computes for all poses at once differs from the plain network by {difference:.1e}",
+            "it may combine images of a batch, keep a state, draw random numbers, or overwrite a value in place that is "
+            "read elsewhere",
+        )
+    return difference
