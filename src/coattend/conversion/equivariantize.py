@@ -166,16 +166,7 @@ def _images(model: nn.Module, example: Tensor | None, size: int | None, like: Te
 
 
 def _inflated(model: nn.Module, settings: Settings, images: Tensor) -> Inflated:
-    try:
-        inflated = inflate(model, settings, images)
-    except TRACE_ERRORS as error:
-        if isinstance(error, ConversionError):
-            raise
-        raise ConversionError(
-            type(model).__name__,
-            f"it cannot be run on images {tuple(images.shape)} ({str(error).splitlines()[0]})",
-            "pass the size of its images, size=, or an example of them, example=",
-        ) from error
+    inflated = inflate(model, settings, images)
     if inflated.uneven:
         raise _uneven(model, inflated.uneven, images)
     return inflated

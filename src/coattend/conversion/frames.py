@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -35,8 +36,13 @@ def move_of(group: FiniteGroup, g: int) -> Move:
     """
     pixels = torch.arange(4).reshape(2, 2)
     moved = transform_image(pixels, group, g)
-    moves = (Move(swaps, rows, columns) for swaps in (False, True) for rows in (False, True) for columns in (False, True))
+    moves = (Move(*flags) for flags in itertools.product((False, True), repeat=3))
     return next(move for move in moves if torch.equal(move.apply(pixels, 0, 1), moved))
+
+
+def swaps_axes(group: FiniteGroup) -> bool:
+    """Return whether an element swaps rows and columns, as quarter turns do."""
+    return any(move_of(group, g).swaps for g in group.elements)
 
 
 class TurnPoses(nn.Module):
@@ -56,7 +62,7 @@ class TurnPoses(nn.Module):
         rows, columns = self.axes
         elements = [int(self.group.inverse[g]) if self.back else g for g in self.group.elements]
         moves = [move_of(self.group, g) for g in elements]
-        if not isinstance(x, fx.Proxy) and any(move.swaps for move in moves) and x.shape[rows] != x.shape[columns]:
+        if not isinstance(x, fx.Proxy) and swaps_axes(self.group) and x.shape[rows] != x.shape[columns]:
             raise ValueError(
                 f"this network turns maps by quarter turns, which have to be square, got {x.shape[rows]} x "
                 f"{x.shape[columns]}; pass square images, or convert it over a group without quarter turns (C2, D1)."

@@ -16,7 +16,7 @@ from coattend.conversion.layer_rules import convert_layer, has_rule, inflated_co
 from coattend.conversion.operation_rules import convert_operation
 from coattend.conversion.refusal import ConversionError
 from coattend.conversion.step import Record, Settings, Step, overwrites
-from coattend.conversion.tracing import Network, Recorder, is_torch_layer, traced
+from coattend.conversion.tracing import TRACE_ERRORS, Network, Recorder, is_torch_layer, traced
 from coattend.conversion.values import IMAGE_AXES, Axes, Builder, Form, Value
 from coattend.conversion.verification import orbit
 from coattend.nn import GroupPool, PoseConv2d
@@ -28,7 +28,7 @@ AGREEMENT = 1e-9  # of converted and plain values, relative to the largest, in f
 class Inflated:
     """A converted network.
 
-    - plain: the graph of the plain network; nodes: what its values became, by the names of the nodes
+    - plain: the graph of the plain network; values: what the results of its nodes became
     - output_axes: the axes of each output, None for one that does not move with the image
     - uneven: windows that do not cover their maps evenly
     """
@@ -45,10 +45,16 @@ def inflate(model: nn.Module, settings: Settings, images: Tensor) -> Inflated:
     """Convert a copy of a network in evaluation mode; ``images`` are an example, whose size the result is exact for."""
     plain = traced(Network(copy.deepcopy(model).eval()))
     recorder = Recorder(plain)
-    with torch.no_grad():
-        recorder.run(images)
-    conversion = _Conversion(plain, settings, recorder)
-    return conversion.run()
+    try:
+        with torch.no_grad():
+            recorder.run(images)
+    except TRACE_ERRORS as error:
+        raise ConversionError(
+            type(model).__name__,
+            f"it cannot be run on images {tuple(images.shape)} ({str(error).splitlines()[0]})",
+            "pass the size of its images, size=, or an example of them, example=",
+        ) from error
+    return _Conversion(plain, settings, recorder).run()
 
 
 class _Conversion:
@@ -58,6 +64,7 @@ class _Conversion:
         self.recorder = recorder
         self.builder = Builder(settings.group)
         self.values: dict[fx.Node, Value] = {}
+        self.computed: dict[fx.Node, Value] = {}  # the same, before anything was overwritten
         self.records: list[Record] = []
         self.uneven: list[tuple[str, Window]] = []
         self.output_axes: list[Axes | None] = []
@@ -67,10 +74,10 @@ class _Conversion:
             if node.op == "output":
                 self.builder.graph.output(fx.map_arg(node.args[0], self._output))
             else:
-                self.values[node] = self._converted(node)
+                self.values[node] = self.computed[node] = self._converted(node)
         self.builder.graph.lint()
         network = fx.GraphModule(self.builder.attributes, self.builder.graph, class_name="InflatedNetwork")
-        return Inflated(network, self.plain, self.values, self.output_axes, self.records, self.uneven)
+        return Inflated(network, self.plain, self.computed, self.output_axes, self.records, self.uneven)
 
     def _converted(self, node: fx.Node) -> Value:
         shape = self.recorder.shapes[node]

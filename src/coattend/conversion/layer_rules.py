@@ -289,6 +289,6 @@ def refuse_group_conv(layer: PoseConv2d, step: Step) -> Value:
 
 def has_rule(layer: nn.Module) -> bool:
     """Return whether a rule describes what a layer computes: its class is torch's, and nothing was replaced in it."""
-    kind = next((c for c in type(layer).__mro__ if c in convert_layer.registry), nn.Module)
-    is_own = type(layer).forward is kind.forward and "forward" not in vars(layer)
-    return kind is not nn.Module and is_own and not has_hooks(layer)
+    kind = next((c for c in type(layer).__mro__ if c in convert_layer.registry and c is not object), None)
+    is_own = kind is not None and type(layer).forward is kind.forward and "forward" not in vars(layer)
+    return is_own and not has_hooks(layer)

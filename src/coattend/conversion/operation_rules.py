@@ -34,10 +34,6 @@ def convert_operation(step: Step) -> Value:
     node = step.node
     if any(isinstance(value.shape, list) for value in step.tensors) and node.target is not operator.getitem:
         raise ConversionError(step.name, "it takes several tensors as one", "pass them one by one")
-    if node.target is operator.setitem:
-        raise ConversionError(
-            step.name, "it writes into a part of a tensor, which other values may share", "use torch.where or torch.cat"
-        )
     if node.target is getattr or (node.op == "call_method" and node.target in READ):
         form = Form.OWN if step.x.form is Form.OWN else Form.TURNED
         arguments = fx.map_arg((node.args, node.kwargs), lambda n: step.builder.as_form(step.inputs[n], form))

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from coattend.conversion.frames import swaps_axes
 from coattend.conversion.geometry import Window
 from coattend.conversion.values import Axes, Builder, Form, Value
 from coattend.groups import FiniteGroup
@@ -70,7 +71,14 @@ class Step:
         """Return a value in a form; ``how`` is recorded if given."""
         if how:
             self.records.append(Record(self.name, how, reason))
+        if form is Form.OWN and axes is not None and not self._turns(axes):
+            axes = None
         return Value(form, self.shape, axes, {form: node})
+
+    def _turns(self, axes: Axes) -> bool:
+        """Return whether the poses of a value fit into one batch when they are turned: squares, or no quarter turns."""
+        sizes = {n for n, axis in zip(self.shape, axes, strict=True) if axis in "hw"}
+        return len(sizes) <= 1 or not swaps_axes(self.settings.group)
 
     def as_map(self) -> fx.Node | None:
         """Return the input as a map, None if it is not known to be an image of the plain network."""
