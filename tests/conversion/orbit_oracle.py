@@ -46,6 +46,6 @@ def with_statistics(model: nn.Module, x: Tensor) -> nn.Module:
     with torch.no_grad():
         model.train()(x)
         for parameter in model.parameters():
-            if parameter.ndim == 1 or 1 in parameter.shape[1:]:
+            if parameter.ndim in (1, 3):  # norms, biases and layer scales, which start at 0, 1 or nearly 0
                 parameter.add_(0.1 * torch.randn_like(parameter))
     return model.eval()

@@ -29,7 +29,8 @@ def test_logits_are_the_mean_over_all_poses(name: str, group: str) -> None:
 def test_logits_in_float32(name: str) -> None:
     size = SIZES.get(name, 33)
     x = torch.randn(2, 3, size, size, dtype=torch.float32)
-    model = with_statistics(NARROW[name]().float(), x)
+    # Statistics of few images make a network whose own float32 logits differ from those in float64 by more than 1e-5.
+    model = with_statistics(NARROW[name]().float(), torch.randn(32, 3, size, size, dtype=torch.float32))
     network = ca.equivariantize(model, "p4m", size=size, verify=False)
     assert_orbit_mean(model, network, x, "p4m", 1e-5)
 
