@@ -25,7 +25,8 @@ MIRRORS_HOLD = 0.75  # the same for mirrors and the second probe
 LEAST_SIGMAS = 4.0  # by which the probe has to exceed guessing
 NORMAL_95 = 1.96
 WITHOUT = "none"
-GROUPS = {"D4": (1, 4), "C4": (1,), "D2": (2, 4), "C2": (2,), "D1": (4,), WITHOUT: (0,)}  # generators in D4, largest first
+# Generators in D4, largest group first.
+GROUPS = {"D4": (1, 4), "C4": (1,), "D2": (2, 4), "C2": (2,), "D1": (4,), WITHOUT: (0,)}
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ def advise(data: str | Path | Dataset, seed: int = 0) -> Advice:
 
 
 def _largest(poses: tuple[PoseEvidence, ...], subgroups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the first subgroup all of whose elements hold."""
-    return next(subgroup for subgroup in subgroups if all(poses[g].holds for g in subgroup))
+    """Return the first subgroup whose elements hold; the identity holds even where the probe has learned nothing."""
+    return next(subgroup for subgroup in subgroups if all(poses[g].holds for g in subgroup if g))
 
 
 def _advice(name: str, poses: tuple[PoseEvidence, ...], guessing: float, images: int, group: FiniteGroup) -> Advice:
