@@ -12,14 +12,17 @@ from coattend.conversion.geometry import Window
 from coattend.conversion.inflate import AGREEMENT, Inflated, inflate
 from coattend.conversion.mismatch import first_mismatch
 from coattend.conversion.pooled import with_pooling
+from coattend.conversion.project import projected, require_common_frames
 from coattend.conversion.refusal import ConversionError
 from coattend.conversion.sizes import BATCH, channels_of, chosen_size, exact_sizes
 from coattend.conversion.step import Record, Settings
+from coattend.conversion.template import Match, narrowed
 from coattend.conversion.tracing import TRACE_ERRORS, check_signature
 from coattend.conversion.verification import orbit_mean, relative_difference, tensors_of
 from coattend.equivariance.exactness import generic_copy
 from coattend.functional.checks import checked_relative
 from coattend.groups import FiniteGroup, get_group
+from coattend.nn import PoseConv2d
 from coattend.nn.observe import evaluating
 
 Mode = Literal["inflate", "project", "template"]
@@ -75,6 +78,7 @@ def equivariantize(
     attention: bool = False,
     size: int | None = None,
     strides: Strides = "exact",
+    match: Match = "params",
     example: Tensor | None = None,
     verify: bool = True,
 ) -> Equivariantized:
@@ -90,6 +94,11 @@ def equivariantize(
     computed for each pose in its own frame, which is exact as well: ``in_own_frames`` of the result lists them.
     What cannot be converted raises a :class:`ConversionError` that names the layer, the reason and the remedy.
 
+    ``mode="project"``: every filter is replaced by its mean over all poses, so that each map turns with the image, at the
+    cost of f. This loses what filters knew of directions: ``records`` say how much of each is left; measure the accuracy
+    before use. ``mode="template"``: the same architecture with fewer channels and new weights over the group, filters for
+    all relative poses, to be trained from the start.
+
     - model: a plain network that takes images (batch, channels, height, width); it is not changed
     - group: quarter turns and flips, ``"p4m"``, or one of its subgroups
     - relative: the relative poses for which filters exist; (0,) is the identity alone, None all of them. A mapping
@@ -100,6 +109,7 @@ def equivariantize(
       ``"exact"`` refuses and names the nearest sizes at which it fits, ``"own-frame"`` computes such a layer for each
       pose in its own frame, exactly and without cross-pose filters, ``"pool"`` replaces the stride by average pooling,
       which changes what the network computes
+    - match: what a template has as much of as the plain network, ``"params"`` or multiply-adds, ``"cost"``
     - example: images to convert with, for a network that takes no random ones; its shape replaces ``size``
     - verify: compare with the explicit orbit mean, in float64 and with generic weights that hide no fault: all poses of
       three images
@@ -110,19 +120,49 @@ def equivariantize(
     LiftingConv2d(3, 8, kernel_size=3, stride=1, group=D4)
     """
     group = _checked_group(group)
-    _check_choices(model, mode, strides)
+    _check_choices(model, mode, strides, match)
     poses = _checked_poses(group, relative)
     check_signature(model)
     like = next(iter(model.parameters()), torch.empty(0))
+    training = model.training
     with evaluating(model):
         images = _images(model, example, size, like)
         if strides == "pool":
             model = with_pooling(model, images)
+        if mode == "project":
+            return _projected(model, group, images).train(training)
+        if mode == "template":
+            model, poses = narrowed(model, group, match, images).eval(), {"*": tuple(group.elements)}
         settings = Settings(group, poses, attention, strides)
         inflated = _inflated(model, settings, images)
         difference = _verified(model, settings, images) if verify else None
+    if mode == "template":
+        for layer in inflated.network.modules():
+            if isinstance(layer, PoseConv2d):
+                layer.reset_parameters()
     network = Equivariantized(inflated.network, group, tuple(images.shape[1:]), inflated.records, difference)
-    return network.train(model.training)
+    return network.train(training)
+
+
+def _projected(model: nn.Module, group: FiniteGroup, images: Tensor) -> Equivariantized:
+    """Project the filters of a network whose other operations have no direction, and measure that it commutes."""
+    settings = Settings(group, {}, False, "exact")
+    require_common_frames(_inflated(model, settings, images).records)
+    network, records = projected(model, group)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        exact = images.double()
+        generic, _ = projected(generic_copy(model, exact).eval(), group)
+    axes = inflate(generic, settings, exact).output_axes
+    with torch.no_grad():
+        difference = relative_difference(tensors_of(generic(exact)), orbit_mean(generic, exact, group, axes))
+    if not difference <= AGREEMENT:
+        raise ConversionError(
+            type(model).__name__,
+            f"with symmetric filters it still differs from its orbit mean by {difference:.1e}",
+            'use mode="inflate"',
+        )
+    return Equivariantized(network, group, tuple(images.shape[1:]), records, difference)
 
 
 def _checked_group(group: FiniteGroup | str) -> FiniteGroup:
@@ -144,10 +184,12 @@ def _checked_poses(group: FiniteGroup, relative: Relative | Mapping[str, Relativ
     return poses
 
 
-def _check_choices(model: object, mode: object, strides: object) -> None:
+def _check_choices(model: object, mode: object, strides: object, match: object) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(f"equivariantize expects a network, an nn.Module, got {type(model).__name__}.")
-    for name, value, choices in (("mode", mode, get_args(Mode)), ("strides", strides, get_args(Strides))):
+    choices_of = {"mode": (mode, Mode), "strides": (strides, Strides), "match": (match, Match)}
+    for name, (value, kind) in choices_of.items():
+        choices = get_args(kind)
         if value not in choices:
             raise ValueError(f"equivariantize expects {name} to be one of {', '.join(map(repr, choices))}, got {value!r}.")
 
