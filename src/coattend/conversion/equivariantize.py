@@ -20,8 +20,11 @@ from coattend.conversion.template import Match, narrowed
 from coattend.conversion.tracing import TRACE_ERRORS, check_signature
 from coattend.conversion.verification import orbit_mean, relative_difference, tensors_of
 from coattend.equivariance.exactness import generic_copy
+from coattend.export import freeze
 from coattend.functional.checks import checked_relative
 from coattend.groups import FiniteGroup, get_group
+from coattend.models import model_entry
+from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.nn import PoseConv2d
 from coattend.nn.observe import evaluating
 
@@ -39,6 +42,7 @@ class Equivariantized(nn.Module):
     - records: what became of each convolution, norm and operation that is not applied to maps as it is
     - difference: of its outputs to the explicit orbit mean, relative, in float64 and with generic weights; None if it was
       not verified
+    - options, config: the arguments of the conversion, and what built the plain network, if create_model did
     """
 
     def __init__(
@@ -48,6 +52,8 @@ class Equivariantized(nn.Module):
         image_shape: tuple[int, int, int],
         records: Sequence[Record],
         difference: float | None,
+        options: Mapping[str, Any] | None = None,
+        config: ModelConfig | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -56,6 +62,8 @@ class Equivariantized(nn.Module):
         self.image_shape = image_shape
         self.records = tuple(records)
         self.difference = difference
+        self.options = dict(options or {})
+        self.config = config
 
     def forward(self, x: Tensor) -> Any:
         return self.network(x)
@@ -125,12 +133,17 @@ def equivariantize(
     check_signature(model)
     like = next(iter(model.parameters()), torch.empty(0))
     training = model.training
+    config = model.config if isinstance(model, EquivariantNetwork) else None
+    if isinstance(model, EquivariantNetwork) and model.group.order == 1:
+        size = _size_of(model) if size is None else size
+        model = _in_layers_of_torch(model)
+    options = {"mode": mode, "relative": poses, "attention": attention, "strides": strides, "match": match}
     with evaluating(model):
         images = _images(model, example, size, like)
         if strides == "pool":
             model = with_pooling(model, images)
         if mode == "project":
-            return _projected(model, group, images).train(training)
+            return _projected(model, group, images, options, config).train(training)
         if mode == "template":
             model, poses = narrowed(model, group, match, images).eval(), {"*": tuple(group.elements)}
         settings = Settings(group, poses, attention, strides)
@@ -140,11 +153,13 @@ def equivariantize(
         for layer in inflated.network.modules():
             if isinstance(layer, PoseConv2d):
                 layer.reset_parameters()
-    network = Equivariantized(inflated.network, group, tuple(images.shape[1:]), inflated.records, difference)
+    network = Equivariantized(inflated.network, group, tuple(images.shape[1:]), inflated.records, difference, options, config)
     return network.train(training)
 
 
-def _projected(model: nn.Module, group: FiniteGroup, images: Tensor) -> Equivariantized:
+def _projected(
+    model: nn.Module, group: FiniteGroup, images: Tensor, options: Mapping[str, Any], config: ModelConfig | None
+) -> Equivariantized:
     """Project the filters of a network whose other operations have no direction, and measure that it commutes."""
     settings = Settings(group, {}, False, "exact")
     require_common_frames(_inflated(model, settings, images).records)
@@ -162,7 +177,22 @@ def _projected(model: nn.Module, group: FiniteGroup, images: Tensor) -> Equivari
             f"with symmetric filters it still differs from its orbit mean by {difference:.1e}",
             'use mode="inflate"',
         )
-    return Equivariantized(network, group, tuple(images.shape[1:]), records, difference)
+    return Equivariantized(network, group, tuple(images.shape[1:]), records, difference, options, config)
+
+
+def _in_layers_of_torch(model: EquivariantNetwork) -> nn.Module:
+    """Return a network over the trivial group as one without a group."""
+    with evaluating(model):
+        plain = freeze(model).requires_grad_(True)
+    plain.in_channels = model.in_channels
+    return plain
+
+
+def _size_of(model: EquivariantNetwork) -> int | None:
+    """Return the image size that a network was trained on, else that of its dataset in the paper."""
+    if model.image_shape is not None:
+        return model.image_shape[1]
+    return None if model.config is None else model_entry(model.config.model).image_size
 
 
 def _checked_group(group: FiniteGroup | str) -> FiniteGroup:
