@@ -2,13 +2,14 @@
 
     OMP_NUM_THREADS=1 python -m experiments.advice_study --plankton plankton48.npz --results results/advice_study.jsonl
 
-Rotated digits (C4), upright digits (none), plankton (D4; left out without its file), upright digits of which a random half
-is mirrored (D1), and upright digits with random labels (undecided), three seeds each. Every result is written as soon as it
-is known; started again, the program continues. Exits with 1 if a recommendation is wrong.
+Rotated digits (C4), upright digits (none), plankton (D4; left out without its file), upright digits of which a random
+half is mirrored (D1), and upright digits with random labels (undecided), three seeds each. Every result is written as
+soon as it is known; started again, the program continues. Exits with 1 if a recommendation is wrong.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,13 @@ from coattend.data import Dataset, Split, load_data
 from coattend.train.advice import advise
 from experiments.rows import continued
 
-RIGHT = {"rotated digits": "C4", "upright digits": "none", "plankton": "D4", "mirrored digits": "D1", "random labels": None}
+RIGHT = {
+    "rotated digits": "C4",
+    "upright digits": "none",
+    "plankton": "D4",
+    "mirrored digits": "D1",
+    "random labels": None,
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Result:
     group: str | None
     sure: bool
     accuracy: float
-    skills: tuple[float, ...]
+    skills: tuple[float | None, ...]
 
 
 def dataset(name: str, options: Options) -> Dataset:
@@ -75,7 +82,7 @@ def dataset(name: str, options: Options) -> Dataset:
 def study(name: str, seed: int, options: Options) -> Result:
     """Ask for advice once."""
     advice = advise(dataset(name, options), seed=seed)
-    skills = tuple(round(pose.skill, 4) for pose in advice.poses)
+    skills = tuple(None if math.isnan(pose.skill) else round(pose.skill, 4) for pose in advice.poses)
     result = Result(name, seed, advice.group, advice.sure, round(advice.poses[0].accuracy, 4), skills)
     print(result, flush=True)
     return result

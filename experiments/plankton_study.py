@@ -5,9 +5,10 @@
 
 Plankton of the National Data Science Bowl (121 classes, 48 x 48 pixels, no preferred orientation), ``images`` and
 ``labels`` in one .npz. A narrow ResNet-18 is trained on images in random poses and inflated over D4, and both are
-fine-tuned for three epochs, the inflated network with cross-pose filters. For comparison, a plain network that was trained
-on the images as they are, and so prefers their poses, is inflated as well. Accuracy is that of 2,000 test images as they are; consistency is the share of them whose predictions are the same in all
-eight poses. Every seed is written as soon as it is known; started again, the program continues.
+fine-tuned for three epochs, the inflated network with cross-pose filters. For comparison, a plain network that was
+trained on the images as they are, and so prefers their poses, is inflated as well. Accuracy is that of 2,000 test
+images as they are; consistency is the share of them whose predictions are the same in all eight poses. Every seed is
+written as soon as it is known; started again, the program continues.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class Block(nn.Module):
         self.downsample = nn.Sequential(*shortcut)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the map after two convolutions and the shortcut."""
         y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         return self.relu(y + self.downsample(x))
 
@@ -210,7 +212,9 @@ def main() -> None:
     for name in ("upright", "upright_inflated", "plain", "inflated", "plain_tuned", "inflated_tuned"):
         accuracy, consistency = zip(*(getattr(row, name) for row in rows), strict=True)
         values = ", ".join(f"{value:.2f}" for value in accuracy)
-        print(f"{name:20} accuracy {statistics.mean(accuracy):.2f} ({values}), least consistency {min(consistency):.2f}")
+        print(
+            f"{name:20} accuracy {statistics.mean(accuracy):.2f} ({values}), least consistency {min(consistency):.2f}"
+        )
     for first, second in (("inflated", "plain"), ("inflated_tuned", "plain_tuned")):
         differences = [getattr(row, first)[0] - getattr(row, second)[0] for row in rows]
         mean = statistics.mean(differences)

@@ -20,6 +20,7 @@ FLOORS = [
     "data",
     "models",
     "export",
+    "conversion",
     "train",
     "report",
 ]  # each may import those before it

@@ -121,7 +121,9 @@ class VGG(nn.Module):
 
 
 class Conv2dNormActivation(nn.Sequential):
-    def __init__(self, i: int, o: int, kernel: int = 3, stride: int = 1, groups: int = 1, act: type | None = None) -> None:
+    def __init__(
+        self, i: int, o: int, kernel: int = 3, stride: int = 1, groups: int = 1, act: type | None = None
+    ) -> None:
         layers: list[nn.Module] = [
             nn.Conv2d(i, o, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False),
             nn.BatchNorm2d(o, eps=0.001, momentum=0.01),
@@ -132,7 +134,9 @@ class Conv2dNormActivation(nn.Sequential):
 
 
 class SqueezeExcitation(nn.Module):
-    def __init__(self, channels: int, squeeze: int, activation: Callable[[], nn.Module], scale: Callable[[], nn.Module]) -> None:
+    def __init__(
+        self, channels: int, squeeze: int, activation: Callable[[], nn.Module], scale: Callable[[], nn.Module]
+    ) -> None:
         super().__init__()
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc1 = nn.Conv2d(channels, squeeze, 1)
@@ -269,7 +273,7 @@ class CNBlock(nn.Module):
     def __init__(self, dim: int, layer_scale: float, p: float) -> None:
         super().__init__()
         self.block = nn.Sequential(
-            nn.Conv2d(dim, dim, 7, padding=3, groups=dim, bias=True), Permute([0, 2, 3, 1]), nn.LayerNorm(dim, eps=1e-6),
+            nn.Conv2d(dim, dim, 7, padding=3, groups=dim), Permute([0, 2, 3, 1]), nn.LayerNorm(dim, eps=1e-6),
             nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim), Permute([0, 3, 1, 2]),
         )  # fmt: skip
         self.layer_scale = nn.Parameter(torch.ones(dim, 1, 1) * layer_scale)
@@ -292,9 +296,7 @@ class ConvNeXt(nn.Module):
             channels = width * 2**stage
             layers.append(nn.Sequential(*[CNBlock(channels, 1e-6, 0.1) for _ in range(depth)]))
             if stage + 1 < len(depths):
-                layers.append(
-                    nn.Sequential(LayerNorm2d(channels, eps=1e-6), nn.Conv2d(channels, 2 * channels, 2, 2))
-                )
+                layers.append(nn.Sequential(LayerNorm2d(channels, eps=1e-6), nn.Conv2d(channels, 2 * channels, 2, 2)))
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(LayerNorm2d(channels, eps=1e-6), nn.Flatten(1), nn.Linear(channels, classes))
@@ -310,7 +312,9 @@ class UNet(nn.Module):
         super().__init__()
         self.inc = self._double(3, width)
         self.down = nn.ModuleList(self._double(width * 2**d, width * 2 ** (d + 1)) for d in range(depth))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(width * 2 ** (d + 1), width * 2**d, 2, 2) for d in reversed(range(depth)))
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(width * 2 ** (d + 1), width * 2**d, 2, 2) for d in reversed(range(depth))
+        )
         self.dec = nn.ModuleList(self._double(width * 2 ** (d + 1), width * 2**d) for d in reversed(range(depth)))
         self.outc = nn.Conv2d(width, classes, 1)
 
@@ -348,7 +352,9 @@ class TimmSE(nn.Module):
 class VisionTransformer(nn.Module):
     """timm's vit: patches, class token, position embedding, blocks with fused qkv."""
 
-    def __init__(self, dim: int = 24, depth: int = 2, heads: int = 2, size: int = 32, patch: int = 8, classes: int = 10) -> None:
+    def __init__(
+        self, dim: int = 24, depth: int = 2, heads: int = 2, size: int = 32, patch: int = 8, classes: int = 10
+    ) -> None:
         super().__init__()
         self.patch_embed = nn.Module()
         self.patch_embed.proj = nn.Conv2d(3, dim, patch, patch)

@@ -1,4 +1,4 @@
-"""The mean over all poses, from torch.rot90 and torch.flip alone: element 4 m + r mirrors m times, then turns r times."""
+"""The mean over all poses, from torch.rot90 and torch.flip alone: element 4 m + r mirrors m times, turns r times."""
 
 from __future__ import annotations
 

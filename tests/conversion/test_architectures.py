@@ -80,7 +80,10 @@ def test_attention_and_cross_pose_filters_start_without_effect() -> None:
 
 def test_relative_poses_by_layer() -> None:
     network = ca.equivariantize(NARROW["resnet18"](), "p4", size=33, relative={"layer4.*": None, "layer3.*": (0, 2)})
-    poses = {name: network.network.get_submodule(name).relative for name in ("layer2.0.conv1", "layer3.0.conv1", "layer4.0.conv1")}
+    poses = {
+        name: network.network.get_submodule(name).relative
+        for name in ("layer2.0.conv1", "layer3.0.conv1", "layer4.0.conv1")
+    }
     assert list(poses.values()) == [(0,), (0, 2), (0, 1, 2, 3)]
 
 

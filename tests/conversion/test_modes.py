@@ -89,7 +89,9 @@ def test_templates_refuse_parameters_of_unknown_width() -> None:
 
 def test_uneven_strides_are_refused_with_exact_sizes() -> None:
     model = NARROW["resnet18"]()
-    with pytest.raises(ca.ConversionError, match="conv1: its windows of 7 with stride 2 .* sizes: 33 and 65") as refusal:
+    with pytest.raises(
+        ca.ConversionError, match="conv1: its windows of 7 with stride 2 .* sizes: 33 and 65"
+    ) as refusal:
         ca.equivariantize(model, "p4", size=64)
     assert refusal.value.layer == "conv1"
     assert ca.is_exact(ca.equivariantize(model, "p4", size=65), 65)

@@ -109,13 +109,17 @@ def sliced(self: nn.Module, x: Tensor) -> Tensor:
 CONVERTED: dict[str, Callable[[], nn.Module]] = {
     "functional calls": lambda: Code(
         lambda s, x: F.adaptive_avg_pool2d(F.max_pool2d(F.relu(s.bn(s.conv(x)), inplace=True), 2), 1).flatten(1),
-        conv=stem(), bn=nn.BatchNorm2d(6),
+        conv=stem(),
+        bn=nn.BatchNorm2d(6),
     ),
     "functional convolution": lambda: Code(
-        lambda s, x: F.conv2d(F.relu(s.conv(x)), s.weight, padding=1).mean((2, 3)), conv=stem(), weight=torch.randn(4, 6, 3, 3)
+        lambda s, x: F.conv2d(F.relu(s.conv(x)), s.weight, padding=1).mean((2, 3)),
+        conv=stem(),
+        weight=torch.randn(4, 6, 3, 3),
     ),
     "weight standardized in the forward": lambda: Code(
-        lambda s, x: F.conv2d(x, s.weight - s.weight.mean((1, 2, 3), keepdim=True)).amax((2, 3)), weight=torch.randn(4, 2, 3, 3),
+        lambda s, x: F.conv2d(x, s.weight - s.weight.mean((1, 2, 3), keepdim=True)).amax((2, 3)),
+        weight=torch.randn(4, 2, 3, 3),
         unused=stem(),
     ),
     "view with the batch size": lambda: Code(
@@ -126,7 +130,9 @@ CONVERTED: dict[str, Callable[[], nn.Module]] = {
     ),
     "linear after flatten": lambda: nn.Sequential(stem(), nn.ReLU(), nn.Flatten(), nn.Linear(6 * SIZE * SIZE, 3)),
     "shared module": lambda: Code(
-        lambda s, x: s.second(F.relu(s.second(F.relu(s.conv(x))))).mean((2, 3)), conv=stem(), second=nn.Conv2d(6, 6, 3, padding=1)
+        lambda s, x: s.second(F.relu(s.second(F.relu(s.conv(x))))).mean((2, 3)),
+        conv=stem(),
+        second=nn.Conv2d(6, 6, 3, padding=1),
     ),
     "module shared by image and map": lambda: Code(
         lambda s, x: s.conv(F.relu(s.conv(x))).mean((2, 3)), conv=nn.Conv2d(2, 2, 3, padding=1)
@@ -134,17 +140,28 @@ CONVERTED: dict[str, Callable[[], nn.Module]] = {
     "operations in place": lambda: Code(overwritten_parts, conv=stem()),
     "statements in place": lambda: Code(statement_in_place, conv=stem()),
     "normalization of the input": lambda: Code(
-        lambda s, x: s.conv((x - s.mean) / s.std).amax((2, 3)), conv=stem(), mean=torch.randn(1, 2, 1, 1), std=torch.rand(2, 1, 1) + 1
+        lambda s, x: s.conv((x - s.mean) / s.std).amax((2, 3)),
+        conv=stem(),
+        mean=torch.randn(1, 2, 1, 1),
+        std=torch.rand(2, 1, 1) + 1,
     ),
     "pooling of the input": lambda: Code(lambda s, x: s.conv(F.avg_pool2d(x, 2)).amax((2, 3)), conv=stem()),
     "position embedding": lambda: Code(
-        lambda s, x: s.second(s.conv(x) + s.position).mean((2, 3)), conv=stem(), position=torch.randn(1, 6, SIZE, SIZE),
+        lambda s, x: s.second(s.conv(x) + s.position).mean((2, 3)),
+        conv=stem(),
+        position=torch.randn(1, 6, SIZE, SIZE),
         second=nn.Conv2d(6, 4, 3),
     ),
     "coordinates": lambda: Code(coordinates, conv=stem()),
     "channel shuffle": lambda: Code(channel_shuffle, conv=stem(), second=nn.Conv2d(6, 4, 3)),
     "space to depth": lambda: nn.Sequential(
-        stem(4), nn.PixelUnshuffle(2), nn.Conv2d(16, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        stem(4),
+        nn.PixelUnshuffle(2),
+        nn.Conv2d(16, 8, 3),
+        nn.PixelShuffle(2),
+        nn.Conv2d(2, 3, 3),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
     ),
     "one row of pixels": lambda: Code(lambda s, x: s.conv(x)[:, :, 0].amax(-1), conv=stem()),
     "slices": lambda: Code(sliced, conv=stem()),
@@ -152,40 +169,72 @@ CONVERTED: dict[str, Callable[[], nn.Module]] = {
         lambda s, x: (s.conv(x).chunk(2, dim=1)[0] * torch.sigmoid(s.conv(x)[:, 3:])).mean((2, 3)), conv=stem()
     ),
     "kernels that are not square": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, (1, 7), padding=(0, 3)), nn.ReLU(), nn.Conv2d(4, 4, (7, 1), padding=(3, 0)), nn.ReLU(),
-        nn.Conv2d(4, 3, (1, 2)), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(2, 4, (1, 7), padding=(0, 3)),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, (7, 1), padding=(3, 0)),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, (1, 2)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
     ),
     "same padding of an even kernel": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 4, padding="same"), nn.ReLU(), nn.Conv2d(4, 3, 3, padding="same", dilation=2), nn.AdaptiveMaxPool2d(1), nn.Flatten()
+        nn.Conv2d(2, 4, 4, padding="same"),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, 3, padding="same", dilation=2),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
     ),
     "padding on two sides": lambda: nn.Sequential(
         nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(2, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     ),
     "circular and reflected padding": lambda: nn.Sequential(
-        stem(padding_mode="circular"), nn.ReLU(), nn.ReflectionPad2d(2), nn.Conv2d(6, 4, 3, padding=1, padding_mode="reflect"),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        stem(padding_mode="circular"),
+        nn.ReLU(),
+        nn.ReflectionPad2d(2),
+        nn.Conv2d(6, 4, 3, padding=1, padding_mode="reflect"),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
     ),
     "norms over positions": lambda: nn.Sequential(
-        stem(), nn.GroupNorm(3, 6), nn.ReLU(), nn.InstanceNorm2d(6, affine=True), nn.LayerNorm((6, SIZE, SIZE)), nn.Conv2d(6, 3, 3),
-        nn.LocalResponseNorm(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        stem(),
+        nn.GroupNorm(3, 6),
+        nn.ReLU(),
+        nn.InstanceNorm2d(6, affine=True),
+        nn.LayerNorm((6, SIZE, SIZE)),
+        nn.Conv2d(6, 3, 3),
+        nn.LocalResponseNorm(2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
     ),
     "pooling with indices": lambda: Code(
         lambda s, x: F.max_unpool2d(*F.max_pool2d(s.conv(x), 2, return_indices=True), 2).amax((2, 3)), conv=stem()
     ),
     "average of inner pixels": lambda: nn.Sequential(
-        stem(), nn.AvgPool2d(3, 1, 1, count_include_pad=False), nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveAvgPool2d(3),
-        nn.Conv2d(6, 3, 1), nn.Flatten(), nn.Linear(27, 2),
+        stem(),
+        nn.AvgPool2d(3, 1, 1, count_include_pad=False),
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        nn.AdaptiveAvgPool2d(3),
+        nn.Conv2d(6, 3, 1),
+        nn.Flatten(),
+        nn.Linear(27, 2),
     ),
     "skip at another size": lambda: Code(
         lambda s, x: (F.interpolate(s.second(F.max_pool2d(s.conv(x), 2)), size=x.shape[-2:]) * s.conv(x)).mean((2, 3)),
-        conv=stem(), second=nn.Conv2d(6, 6, 3, padding=1),
+        conv=stem(),
+        second=nn.Conv2d(6, 6, 3, padding=1),
     ),
     "transposed convolutions": lambda: nn.Sequential(
-        stem(), nn.ConvTranspose2d(6, 4, 3, 2, 1, groups=2), nn.ReLU(), nn.ConvTranspose2d(4, 3, 3, 2, 1, output_padding=1)
+        stem(),
+        nn.ConvTranspose2d(6, 4, 3, 2, 1, groups=2),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 3, 3, 2, 1, output_padding=1),
     ),
     "squeeze-excite of timm": lambda: nn.Sequential(stem(), TimmSE(6), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     "attention over pixels": lambda: Code(
-        tokens_and_back, conv=nn.Conv2d(2, 6, 4, 4), attention=nn.MultiheadAttention(6, 2, batch_first=True), linear=nn.Linear(6, 3)
+        tokens_and_back,
+        conv=nn.Conv2d(2, 6, 4, 4),
+        attention=nn.MultiheadAttention(6, 2, batch_first=True),
+        linear=nn.Linear(6, 3),
     ),
     "control flow": lambda: Code(untraceable, conv=stem(), second=nn.Conv2d(6, 3, 3)),
     "control flow and a direction": lambda: Code(
@@ -202,7 +251,7 @@ CONVERTED: dict[str, Callable[[], nn.Module]] = {
         nn.utils.parametrizations.spectral_norm(stem()), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     ),
     "a map of the image": lambda: nn.Sequential(stem(), nn.ReLU(), nn.Conv2d(6, 3, 3, padding=1), nn.Softmax2d()),
-}  # fmt: skip
+}
 
 
 def batch_mixing(self: nn.Module, x: Tensor) -> Tensor:
@@ -236,10 +285,16 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "images of a batch combined": (lambda: Code(batch_mixing, conv=stem()), "mean|sub"),
     "an alias overwritten": (lambda: Code(alias_in_place, conv=stem()), "mul_|mean"),
     "fixed number of images": (lambda: Code(fixed_batch, conv=stem(), fc=nn.Linear(6, 2)), "view|fc"),
-    "random numbers": (lambda: Code(lambda s, x: s.conv(x + torch.randn_like(x)).mean((2, 3)), conv=stem()), "conv|randn_like|add"),
+    "random numbers": (
+        lambda: Code(lambda s, x: s.conv(x + torch.randn_like(x)).mean((2, 3)), conv=stem()),
+        "conv|randn_like|add",
+    ),
     "an output of unknown axes": (lambda: Code(lambda s, x: s.conv(x).flatten(2), conv=stem()), "the output .flatten"),
     "two inputs": (lambda: TwoInputs(), "forward takes x, y"),
-    "a network on a group": (lambda: nn.Sequential(ca.nn.LiftingConv2d(2, 3, 3, "p4"), ca.nn.GroupPool("p4")), "over C4 already"),
+    "a network on a group": (
+        lambda: nn.Sequential(ca.nn.LiftingConv2d(2, 3, 3, "p4"), ca.nn.GroupPool("p4")),
+        "over C4 already",
+    ),
     "a state": (lambda: Counter(), "Counter|mul|network"),
 }
 

@@ -34,8 +34,8 @@ def equivariantize(
             returns a network.
         to: The file to write: .safetensors for load_converted, or .onnx, .pt2, .pt for use without this library.
         group: Quarter turns and flips, p4m, or a subgroup of it.
-        mode: Average over all poses (inflate), symmetric filters at the cost of the plain network (project), or the same
-            architecture over the group with new weights (template).
+        mode: Average over all poses (inflate), symmetric filters at the cost of the plain network (project), or the
+            same architecture over the group with new weights (template).
         match: What a template has as much of as the plain network.
         strides: Refuse sizes at which strides are not exact, compute such layers in the frame of each pose, or pool.
         size: Height and width of the images; by default a size at which the network is exact.
@@ -53,7 +53,7 @@ def equivariantize(
     model = load_source(file).float().eval()
     network = equivariantize(model, group, mode, match=match, strides=strides, size=size)
     pixels = network.image_shape[1]
-    say(f"equivariant to {network.group.name} at {pixels} x {pixels} pixels; difference to its mean {network.difference:.1e}")
+    say(f"equivariant to {network.group.name} at {pixels} x {pixels} pixels; off its mean by {network.difference:.1e}")
     for record in network.records:
         if record.how in ("own frame", "projected", "convolutions replaced"):
             say(f"{record.layer}: {record.how}, {record.reason}")

@@ -40,8 +40,8 @@ class Equivariantized(nn.Module):
     - group: what it is equivariant to
     - image_shape: channels, height and width of the images for which that was measured
     - records: what became of each convolution, norm and operation that is not applied to maps as it is
-    - difference: of its outputs to the explicit orbit mean, relative, in float64 and with generic weights; None if it was
-      not verified
+    - difference: of its outputs to the explicit orbit mean, relative, in float64 and with generic weights; None if it
+      was not verified
     - options, config: the arguments of the conversion, and what built the plain network, if create_model did
     """
 
@@ -94,18 +94,18 @@ def equivariantize(
 
     ``mode="inflate"``: a group convolution whose filter is zero for all relative poses but the identity computes the
     plain network on every pose of an image at once. Averaged over the poses, the result is the orbit mean
-    ``1/n sum_g g.f(g^-1 x)`` of the network f: logits do not change when an image is turned, maps turn with it. The cost
-    is n times that of f. The filters of other relative poses start at zero and can be learned, layers can attend, and
-    the network can be restricted, frozen and exported like any other on a group.
+    ``1/n sum_g g.f(g^-1 x)`` of the network f: logits do not change when an image is turned, maps turn with it. The
+    cost is n times that of f. The filters of other relative poses start at zero and can be learned, layers can attend,
+    and the network can be restricted, frozen and exported like any other on a group.
 
     Operations that depend on directions (a Linear after Flatten, position embeddings, attention over patches) are
     computed for each pose in its own frame, which is exact as well: ``in_own_frames`` of the result lists them.
     What cannot be converted raises a :class:`ConversionError` that names the layer, the reason and the remedy.
 
-    ``mode="project"``: every filter is replaced by its mean over all poses, so that each map turns with the image, at the
-    cost of f. This loses what filters knew of directions: ``records`` say how much of each is left; measure the accuracy
-    before use. ``mode="template"``: the same architecture with fewer channels and new weights over the group, filters for
-    all relative poses, to be trained from the start.
+    ``mode="project"``: every filter is replaced by its mean over all poses, so that each map turns with the image, at
+    the cost of f. This loses what filters knew of directions: ``records`` say how much of each is left; measure the
+    accuracy before use. ``mode="template"``: the same architecture with fewer channels and new weights over the group,
+    filters for all relative poses, to be trained from the start.
 
     - model: a plain network that takes images (batch, channels, height, width); it is not changed
     - group: quarter turns and flips, ``"p4m"``, or one of its subgroups
@@ -153,7 +153,7 @@ def equivariantize(
         for layer in inflated.network.modules():
             if isinstance(layer, PoseConv2d):
                 layer.reset_parameters()
-    network = Equivariantized(inflated.network, group, tuple(images.shape[1:]), inflated.records, difference, options, config)
+    network = Equivariantized(inflated.network, group, _shape(images), inflated.records, difference, options, config)
     return network.train(training)
 
 
@@ -177,14 +177,19 @@ def _projected(
             f"with symmetric filters it still differs from its orbit mean by {difference:.1e}",
             'use mode="inflate"',
         )
-    return Equivariantized(network, group, tuple(images.shape[1:]), records, difference, options, config)
+    return Equivariantized(network, group, _shape(images), records, difference, options, config)
+
+
+def _shape(images: Tensor) -> tuple[int, int, int]:
+    _, channels, height, width = images.shape
+    return channels, height, width
 
 
 def _in_layers_of_torch(model: EquivariantNetwork) -> nn.Module:
     """Return a network over the trivial group as one without a group."""
     with evaluating(model):
         plain = freeze(model).requires_grad_(True)
-    plain.in_channels = model.in_channels
+    setattr(plain, "in_channels", model.in_channels)  # noqa: B010 - torch types attributes as modules
     return plain
 
 
@@ -221,7 +226,9 @@ def _check_choices(model: object, mode: object, strides: object, match: object) 
     for name, (value, kind) in choices_of.items():
         choices = get_args(kind)
         if value not in choices:
-            raise ValueError(f"equivariantize expects {name} to be one of {', '.join(map(repr, choices))}, got {value!r}.")
+            raise ValueError(
+                f"equivariantize expects {name} to be one of {', '.join(map(repr, choices))}, got {value!r}."
+            )
 
 
 def _images(model: nn.Module, example: Tensor | None, size: int | None, like: Tensor) -> Tensor:
@@ -248,7 +255,9 @@ def _uneven(model: nn.Module, uneven: Sequence[tuple[str, Window]], images: Tens
     name, window = uneven[0]
     pixels = images.shape[-1]
     sizes = exact_sizes(model, images.shape[1], pixels)
-    exact = f"nearest exact sizes: {' and '.join(map(str, sizes))}; pass size={sizes[-1]}" if sizes else "pass another size"
+    exact = (
+        f"nearest exact sizes: {' and '.join(map(str, sizes))}; pass size={sizes[-1]}" if sizes else "pass another size"
+    )
     return ConversionError(
         name,
         f"its windows of {window.size} with stride {window.stride} do not cover the map evenly at image size {pixels}, "
@@ -276,7 +285,7 @@ def _verified(model: nn.Module, settings: Settings, images: Tensor) -> float:
         raise ConversionError(
             first_mismatch(inflated, exact, settings.group),
             f"what it computes for all poses at once differs from the plain network by {difference:.1e}",
-            "it may combine images of a batch, keep a state, draw random numbers, or overwrite a value in place that is "
-            "read elsewhere",
+            "it may combine images of a batch, keep a state, draw random numbers, or overwrite a value that is read "
+            "elsewhere",
         )
     return difference

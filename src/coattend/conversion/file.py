@@ -59,7 +59,9 @@ def load_converted(path: str | Path, model: nn.Module | None = None) -> Equivari
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise ValueError(f"the header of {path} cannot be read ({error}); the file is damaged.") from error
     if model is None and config is None:
-        raise ValueError(f"{path} holds a network of your own code; pass the plain network, load_converted(path, model).")
+        raise ValueError(
+            f"{path} holds a network of your own code; pass the plain network, load_converted(path, model)."
+        )
     plain = build_network(model_entry(config.model), config.options) if model is None and config else model
     assert plain is not None
     tensors = read_tensors(path, metadata)
@@ -69,6 +71,8 @@ def load_converted(path: str | Path, model: nn.Module | None = None) -> Equivari
     network = equivariantize(plain, group, size=size, verify=False, **options)
     expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:
-        raise ValueError(f"{path} does not fit the plain network {type(plain).__name__}; pass the one that was converted.")
+        raise ValueError(
+            f"{path} does not fit the plain network {type(plain).__name__}; pass the one that was converted."
+        )
     network.load_state_dict(tensors)
     return network

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -58,7 +58,7 @@ class TurnPoses(nn.Module):
         self.axes = axes
         self.back = back
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | fx.Proxy) -> Any:
         rows, columns = self.axes
         elements = [int(self.group.inverse[g]) if self.back else g for g in self.group.elements]
         moves = [move_of(self.group, g) for g in elements]
@@ -67,7 +67,7 @@ class TurnPoses(nn.Module):
                 f"this network turns maps by quarter turns, which have to be square, got {x.shape[rows]} x "
                 f"{x.shape[columns]}; pass square images, or convert it over a group without quarter turns (C2, D1)."
             )
-        by_pose = x.unflatten(0, (-1, self.group.order))
+        by_pose: Any = x.unflatten(0, (-1, self.group.order))
         poses = [move.apply(by_pose.select(1, g), rows, columns) for g, move in enumerate(moves)]
         return torch.stack(poses, 1).flatten(0, 1)
 

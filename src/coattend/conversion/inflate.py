@@ -154,7 +154,9 @@ class _Conversion:
             pool = GroupPool(self.settings.group, "mean")
             return self.builder.module("orbit_mean", pool, self.builder.as_form(value, Form.MAP))
         form = Form.OWN if value.axes is None else Form.TURNED
-        by_pose = self.builder.method("unflatten", self.builder.as_form(value, form), 0, (-1, self.settings.group.order))
+        by_pose = self.builder.method(
+            "unflatten", self.builder.as_form(value, form), 0, (-1, self.settings.group.order)
+        )
         return self.builder.method("mean", by_pose, 1)
 
 

@@ -56,7 +56,7 @@ def convert_activation(layer: nn.Module, step: Step) -> Value:
     """Apply a layer that treats all elements of a channel alike, in whatever form the value has."""
     layer = copy.copy(layer)
     if getattr(layer, "inplace", False):
-        layer.inplace = False  # the value may be read in another form as well
+        vars(layer)["inplace"] = False  # the value may be read in another form as well
     return step.result(step.builder.module(step.name, layer, step.x.node), step.x.form, step.x.axes)
 
 
@@ -85,7 +85,9 @@ def convert_conv(layer: nn.Conv2d, step: Step) -> Value:
 
 def inflated_lifting(layer: nn.Conv2d, window: Window, step: Step) -> LiftingConv2d:
     """Return a convolution of images as one that lifts them."""
-    conv = LiftingConv2d(layer.in_channels, layer.out_channels, window.size, step.settings.group, **_shared(layer, window))
+    conv = LiftingConv2d(
+        layer.in_channels, layer.out_channels, window.size, step.settings.group, **_shared(layer, window)
+    )
     return _with_weights(conv, layer, square_kernel(layer.weight.detach()))
 
 
@@ -290,5 +292,5 @@ def refuse_group_conv(layer: PoseConv2d, step: Step) -> Value:
 def has_rule(layer: nn.Module) -> bool:
     """Return whether a rule describes what a layer computes: its class is torch's, and nothing was replaced in it."""
     kind = next((c for c in type(layer).__mro__ if c in convert_layer.registry and c is not object), None)
-    is_own = kind is not None and type(layer).forward is kind.forward and "forward" not in vars(layer)
+    is_own = kind is not None and type(layer).forward is getattr(kind, "forward", None) and "forward" not in vars(layer)
     return is_own and not has_hooks(layer)

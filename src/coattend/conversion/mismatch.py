@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -46,11 +47,8 @@ def first_mismatch(inflated: Inflated, images: Tensor, group: FiniteGroup) -> st
 
 def _values(graph: fx.GraphModule, images: Tensor) -> dict[fx.Node, Tensor]:
     interpreter = _Values(graph)
-    with torch.no_grad():
-        try:
-            interpreter.run(images)
-        except TRACE_ERRORS:
-            pass  # the operation that fails has no value
+    with torch.no_grad(), contextlib.suppress(*TRACE_ERRORS):  # the operation that fails has no value
+        interpreter.run(images)
     return interpreter.tensors
 
 

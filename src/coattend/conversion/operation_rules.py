@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from coattend.conversion.layer_rules import convert_adaptive_pool, convert_padding, convert_pool
-from coattend.conversion.reshaping import reshaped
 from coattend.conversion.refusal import ConversionError
+from coattend.conversion.reshaping import reshaped
 from coattend.conversion.step import Step, dimensions, out_of_place
 from coattend.conversion.values import IMAGE_AXES, Axes, Form, Value
 from coattend.export.freeze import POINTWISE_FUNCTIONS, POINTWISE_METHODS
@@ -149,7 +149,7 @@ def _joined(step: Step) -> Value:
     is_map = axes == IMAGE_AXES and all(value.form in (Form.MAP, Form.IMAGE) for value in values)
     if not is_map:
         return step.verbatim(axes)
-    nodes = [step.builder.as_form(step.inputs[n], Form.MAP) for n in step.node.args[0]]  # type: ignore[union-attr]
+    nodes = fx.map_arg(step.node.args[0], lambda n: step.builder.as_form(step.inputs[n], Form.MAP))
     return step.result(step.builder.call(torch.cat, nodes, 1), Form.MAP, axes)
 
 
@@ -160,7 +160,9 @@ def _divided(step: Step) -> Value:
         return step.own_frame(axes, "it divides rows, columns or unknown axes")
     if step.x.form is not Form.MAP:
         return step.verbatim(axes)
-    node = step.builder.method("chunk" if "chunk" in str(step.node.target) else "split", step.x.node, step.node.args[1], 1)
+    node = step.builder.method(
+        "chunk" if "chunk" in str(step.node.target) else "split", step.x.node, step.node.args[1], 1
+    )
     return step.result(node, Form.MAP, axes)
 
 

@@ -23,7 +23,7 @@ def with_pooling(model: nn.Module, images: Tensor) -> nn.Module:
         name, window = uneven[0]
         layer = copied.get_submodule(name)
         extent = window.dilation * (window.size - 1) + 1
-        if window.stride == 1 or extent - 1 != 2 * window.padding and extent != window.stride + 2 * window.padding:
+        if window.stride == 1 or (extent - 1 != 2 * window.padding and extent != window.stride + 2 * window.padding):
             raise _refusal(name)
         copied.set_submodule(name, _pooled(layer, window.stride))
         try:

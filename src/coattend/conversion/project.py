@@ -1,4 +1,4 @@
-"""Projection: filters replaced by their mean over all poses, so that every map turns with the image at the same cost."""
+"""Projection: filters replaced by their mean over all poses, so that every map turns with the image, at no cost."""
 
 from __future__ import annotations
 

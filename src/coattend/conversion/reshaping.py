@@ -11,7 +11,7 @@ from coattend.conversion.values import IMAGE_AXES, Form, Value
 def reshaped(step: Step, layer: nn.Module | None = None) -> Value:
     """Reshape what has no positions, or the axes before them; what mixes positions with others has a frame."""
     x = step.x
-    if x.axes is None or x.form is Form.OWN and x.has_positions:
+    if x.axes is None or (x.form is Form.OWN and x.has_positions):
         return step.verbatim(None if x.axes is None or step.shape != x.shape else x.axes, layer)
     keeps_batch = x.axes[0] == "b" and step.shape[:1] == x.shape[:1]
     others = len(step.shape) - 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from coattend.conversion.geometry import Window, conv_window, pool_window
 from coattend.conversion.refusal import ConversionError
 from coattend.conversion.tracing import TRACE_ERRORS
 from coattend.equivariance.exactness import in_channels_of
-from coattend.nn.observe import recording
+from coattend.nn.observe import Call, recording
 
 # Tried in this order where no size is given: large enough that maps keep several positions, small enough to be quick.
 CANDIDATES = (64, 65, 96, 97, 48, 49, 32, 33, 28, 29, 128, 129, 224, 225, 256, 257)
@@ -38,11 +40,15 @@ def chosen_size(model: nn.Module, channels: int, like: Tensor) -> int:
 
 
 def uneven_windows(model: nn.Module, images: Tensor) -> list[tuple[str, Window]] | None:
-    """Return the strided layers whose windows do not cover their maps evenly; None if the network refuses the images."""
-    windows = {nn.Conv2d: conv_window, nn.MaxPool2d: pool_window, nn.AvgPool2d: pool_window}
+    """Return the strided layers whose windows do not cover their maps evenly; None if the network fails on them."""
+    windows: dict[type[nn.Module], Callable[[Any], Window | None]] = {
+        nn.Conv2d: conv_window,
+        nn.MaxPool2d: pool_window,
+        nn.AvgPool2d: pool_window,
+    }
 
-    def uneven(call):
-        window = windows[next(kind for kind in windows if isinstance(call.layer, kind))](call.layer)
+    def uneven(call: Call) -> tuple[str, Window] | None:
+        window = next(window(call.layer) for kind, window in windows.items() if isinstance(call.layer, kind))
         return None if window is None or window.fits(*call.inputs[0].shape[-2:]) else (call.name, window)
 
     with torch.no_grad(), recording(model, uneven, tuple(windows), before=True) as calls:

@@ -92,7 +92,7 @@ class Step:
         return self.result(builder.method("unflatten", planes, 1, shape), Form.MAP, ("b", "c", "h", "w"))
 
     def verbatim(self, axes: Axes | None, module: nn.Module | None = None) -> Value:
-        """Execute what does not depend on directions: in the common frame if all inputs are there, else in their own."""
+        """Execute what does not depend on directions: in the common frame if all inputs are there."""
         common = all(value.axes is not None and value.form is not Form.OWN for value in self.tensors)
         return self._executed(Form.TURNED if common and axes is not None else Form.OWN, axes, module)
 

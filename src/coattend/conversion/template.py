@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,8 @@ Match = Literal["params", "cost"]
 def narrowed(model: nn.Module, group: FiniteGroup, match: Match, images: Tensor) -> nn.Module:
     """Return a copy with new weights and so many channels that over the group it has the size of the plain network.
 
-    A group convolution has order times as many weights as a plain one with its channels, and order squared times as many
-    multiply-adds. All widths are multiples of a common unit, which is scaled, so that sums and concatenations fit.
+    A group convolution has order times as many weights as a plain one with its channels, and order squared times as
+    many multiply-adds. All widths are multiples of a common unit, which is scaled, so that sums and concatenations fit.
     """
     factor = 1 / math.sqrt(group.order) if match == "params" else 1 / group.order
     copied = copy.deepcopy(model)
@@ -65,7 +66,7 @@ def _require_torch_parameters(model: nn.Module) -> None:
             raise ConversionError(
                 f"{name or type(layer).__name__} ({type(layer).__name__})",
                 f"how the widths of its own parameter {own[0]} follow from the layers is not known",
-                "build it with the widths that you want and use mode=\"inflate\" with relative=None",
+                'build it with the widths that you want and use mode="inflate" with relative=None',
             )
 
 
@@ -83,16 +84,23 @@ def _widths(layer: nn.Module) -> tuple[int, ...]:
     return ()
 
 
-def _resized(layer: nn.Module, width) -> nn.Module:
+def _resized(layer: nn.Module, width: Callable[[int], int]) -> nn.Module:
+    new: nn.Module
     if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
         groups = layer.groups if layer.groups == 1 else width(layer.groups)
-        geometry = (layer.kernel_size, layer.stride, layer.padding)
-        bias = layer.bias is not None
-        inputs, outputs = width(layer.in_channels), width(layer.out_channels)
-        if isinstance(layer, nn.Conv2d):
-            new: nn.Module = nn.Conv2d(inputs, outputs, *geometry, layer.dilation, groups, bias, layer.padding_mode)
-        else:
-            new = nn.ConvTranspose2d(inputs, outputs, *geometry, layer.output_padding, groups, bias, layer.dilation)
+        kind: Any = nn.Conv2d if isinstance(layer, nn.Conv2d) else nn.ConvTranspose2d
+        new = kind(
+            width(layer.in_channels),
+            width(layer.out_channels),
+            layer.kernel_size,
+            stride=layer.stride,
+            padding=layer.padding,
+            dilation=layer.dilation,
+            groups=groups,
+            bias=layer.bias is not None,
+            padding_mode=layer.padding_mode,
+            **({} if isinstance(layer, nn.Conv2d) else {"output_padding": layer.output_padding}),
+        )
     elif isinstance(layer, nn.Linear):
         new = nn.Linear(width(layer.in_features), width(layer.out_features), layer.bias is not None)
     elif isinstance(layer, nn.GroupNorm):

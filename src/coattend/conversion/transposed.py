@@ -15,8 +15,8 @@ from coattend.groups import FiniteGroup, get_group
 class PoseConvTranspose2d(nn.Module):
     """Apply a transposed convolution to each pose of a map, with the filter in that pose: map -> map.
 
-    ``y[o, g] = sum_i x[i, g] *T (g.W[i, o]) + b[o]``, arguments as :class:`torch.nn.ConvTranspose2d`. It is exact at every
-    size, for groups of quarter turns and flips.
+    ``y[o, g] = sum_i x[i, g] *T (g.W[i, o]) + b[o]``, arguments as :class:`torch.nn.ConvTranspose2d`. It is exact at
+    every size, for groups of quarter turns and flips.
 
     Shapes: (batch, in_channels, group, height, width) -> (batch, out_channels, group, height', width');
     weight (in, out / groups, k, k), one bias per channel.

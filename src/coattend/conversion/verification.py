@@ -28,7 +28,9 @@ def moved_back(y: Tensor, group: FiniteGroup, g: int, axes: tuple[str, ...] | No
     return move_of(group, g).apply(y, axes.index("h"), axes.index("w"))
 
 
-def orbit_mean(model: nn.Module, images: Tensor, group: FiniteGroup, axes: list[tuple[str, ...] | None]) -> list[Tensor]:
+def orbit_mean(
+    model: nn.Module, images: Tensor, group: FiniteGroup, axes: list[tuple[str, ...] | None]
+) -> list[Tensor]:
     """Return ``1/n sum_g g.f(g^-1 x)`` for each tensor that a network returns, computed one pose after another."""
     total: list[Tensor] = []
     with torch.no_grad():

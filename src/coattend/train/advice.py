@@ -91,13 +91,13 @@ class Advice:
 def advise(data: str | Path | Dataset, seed: int = 0) -> Advice:
     """Recommend a group for a dataset, from how a small plain network sees it in other poses.
 
-    A network is trained on the images as they are. If a move leads to images that occur in the data, it recognizes moved
-    test images as well; if a move changes what an image shows, or makes images that do not occur, it does not.
+    A network is trained on the images as they are. If a move leads to images that occur in the data, it recognizes
+    moved test images as well; if a move changes what an image shows, or makes images that do not occur, it does not.
 
     1. A first probe sees each image a few times only, before it prefers the poses in which single images happen to be.
        Rotations hold if it keeps half of its skill on rotated images.
-    2. A second one is trained longer, on images in all these rotations, and so knows the classes in detail. Mirrors hold
-       if it keeps three quarters of its skill on mirrored images: the digits 0, 1 and 8 alone give it a half.
+    2. A second one is trained longer, on images in all these rotations, and so knows the classes in detail. Mirrors
+       hold if it keeps three quarters of its skill on mirrored images: the digits 0, 1 and 8 alone give it a half.
 
     ``data`` is a dataset, or the name or path of one, as in :func:`coattend.data.load_data`.
     """
@@ -109,7 +109,7 @@ def advise(data: str | Path | Dataset, seed: int = 0) -> Advice:
         test, targets = _small(dataset.test if len(dataset.test) else dataset.valid, IMAGES // 2)
         if min(len(images), len(test)) < BATCH:
             raise ValueError(
-                f"advise needs at least {BATCH} images to train and {BATCH} to test on, got {len(images)} and {len(test)}."
+                f"advise needs {BATCH} images to train and as many to test on, got {len(images)} and {len(test)}."
             )
         scale = images.std().clamp(min=1e-6)
         images, test = images / scale, test / scale
