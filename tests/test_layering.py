@@ -20,6 +20,7 @@ FLOORS = [
     "data",
     "models",
     "export",
+    "conversion",
     "train",
     "grid",
     "report",

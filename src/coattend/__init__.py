@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from coattend.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from coattend import conversion as conversion
     from coattend import data as data
     from coattend import equivariance as equivariance
     from coattend import export as export
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from coattend import nn as nn
     from coattend import report as report
     from coattend import train as train
+    from coattend.conversion import ConversionError as ConversionError
+    from coattend.conversion import equivariantize as equivariantize
     from coattend.data import register_dataset as register_dataset
     from coattend.equivariance import assert_equivariant as assert_equivariant
     from coattend.equivariance import diagnose as diagnose
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: torch takes seconds, which `coattend --help` does not need, and Ctrl-C meanwhile is no error.
 _PUBLIC = {
+    "conversion": ("ConversionError", "equivariantize"),
     "data": ("register_dataset",),
     "equivariance": ("assert_equivariant", "diagnose", "equivariance_error", "is_exact"),
     "export": ("freeze", "register_format"),

@@ -120,6 +120,18 @@ def test_relative_poses_are_slices_that_are_zero_elsewhere() -> None:
     ca.assert_equivariant(layer, x, "p4")
 
 
+@pytest.mark.parametrize("group", ["p4", "p4m", "C8"])
+def test_each_pose_for_itself(group: str) -> None:
+    """With the identity alone as relative pose, poses are channel groups of one plain transposed convolution."""
+    G = ca.get_group(group)
+    arguments = {"stride": 2, "padding": 1, "groups": 2, "output_padding": 1}
+    x, weight, bias = torch.randn(2, 4, G.order, 5, 5), torch.randn(4, 3, 1, 3, 3), torch.randn(6)
+    whole = torch.zeros(4, 3, G.order, 3, 3)
+    whole[:, :, 0] = weight[:, :, 0]
+    expected = F.group_conv_transpose2d(x, whole, bias, G, **arguments)
+    torch.testing.assert_close(F.group_conv_transpose2d(x, weight, bias, G, **arguments, relative=(0,)), expected)
+
+
 def test_new_weights_keep_the_size_of_maps() -> None:
     layer = nn.GroupConvTranspose2d(32, 32, 4, "p4", stride=2, padding=1)
     assert abs(layer(torch.randn(4, 32, 4, 16, 16)).std().item() - 1) < 0.1

@@ -12,11 +12,11 @@ from typing import NoReturn
 
 from coattend._terminal import console, say
 from coattend._words import missing
-from coattend.cli import grids, images, networks, runs  # each registers its verbs
+from coattend.cli import conversion, grids, images, networks, runs  # each registers its verbs
 from coattend.cli.program import app, leads
 from coattend.version import __version__
 
-__all__ = ["grids", "images", "main", "networks", "runs"]
+__all__ = ["conversion", "grids", "images", "main", "networks", "runs"]
 
 
 def main() -> None:

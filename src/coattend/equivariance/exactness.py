@@ -85,7 +85,7 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
         try:
             for _ in range(DRAWS):
                 images = _normal((IMAGES, in_channels, height, width), _device(model))
-                result = _measured(_generic_copy(model, images), images, acting)
+                result = _measured(generic_copy(model, images), images, acting)
                 if result.proven or result.size_matters:
                     break
             return result
@@ -110,7 +110,7 @@ def _height_and_width(size: object) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def _generic_copy(model: nn.Module, images: Tensor) -> nn.Module:
+def generic_copy(model: nn.Module, images: Tensor) -> nn.Module:
     """Return the model in float64 with generic weights: no zeros, no equal statistics."""
     computed = {id(t): t.detach() for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor)}
     # Pruning sets tensors with a history, which deepcopy refuses to copy.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,8 @@ from coattend.export.attention_rules import co_attention_by_slice, contiguous_pl
 from coattend.export.fused import slice_index
 from coattend.export.graph import Fold, Value
 from coattend.export.rules import apply_rule, freeze_layer, frozen_copy
+from coattend.functional.filter_bank import turn_filters
+from coattend.functional.planes import reads_own_pose
 from coattend.nn import (
     CoAttention,
     GroupConv2d,
@@ -45,6 +48,8 @@ def freeze_lifting_conv(layer: LiftingConv2d, builder: Builder, name: str, value
 def freeze_group_conv(layer: GroupConv2d, builder: Builder, name: str, value: Value) -> Value:
     """Convolve the planes with the whole bank of filters, or, for a restricted filter, with blocks of it."""
     order, planes = layer.group.order, builder.folded(value, layer.group.order)
+    if reads_own_pose(layer.geometry, layer.relative):
+        return builder.respond(name, _conv_of_each_pose(layer, builder, name, planes))
     conv = _plain_conv(layer)
     if not layer.in_blocks:
         return builder.respond(name, conv_value(conv, builder.module(name, conv, planes), order))
@@ -88,6 +93,23 @@ def freeze_orientation_field(layer: OrientationField, builder: Builder, name: st
     conv = nn.Conv2d(filters.shape[1], len(filters), 1, bias=False, device="meta")
     _set_filters(conv, filters, None)
     return conv_value(conv, builder.module(name, conv, builder.folded(value, layer.group.order)), None)
+
+
+def _conv_of_each_pose(layer: GroupConv2d, builder: Builder, name: str, planes: fx.Node) -> Value:
+    """Apply a 1x1 convolution that reads each pose for itself to an image of the rows of all poses."""
+    order = layer.group.order
+    conv = nn.Conv2d(layer.in_channels, layer.out_channels, 1, groups=layer.groups, bias=layer.bias is not None)
+    bank = turn_filters(layer.weight.detach()[:, :, 0], layer._turns())  # in one pose: other taps than one have none
+    conv.weight = nn.Parameter(bank[:, :, 0].contiguous(), requires_grad=False)
+    if layer.bias is not None:
+        conv.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
+    maps = builder.unfolded(planes, order)
+    if layer.stride > 1:
+        step = slice(None, None, layer.stride)
+        maps = builder.call(operator.getitem, maps, (..., step, step))
+    rows = builder.module(name, conv, builder.call(torch.flatten, maps, 2, 3))
+    folded = builder.call(torch.flatten, builder.call(torch.unflatten, rows, 2, (order, -1)), 1, 2)
+    return Value(folded, order, Fold(conv, torch.arange(layer.out_channels)), owned=True)
 
 
 @freeze_layer.register(ProjectionConv2d)

@@ -19,6 +19,7 @@ from coattend.functional.filter_bank import (
     projection_filters,
     slice_filters,
     table_filters,
+    turn_filters,
 )
 from coattend.functional.geometry import Size, checked_geometry
 from coattend.functional.layout import joined, poses_first
@@ -28,6 +29,8 @@ from coattend.functional.planes import (
     batch_parts,
     convolve_blocks,
     convolve_planes,
+    convolve_poses,
+    reads_own_pose,
     repeat_bias,
 )
 from coattend.functional.pose_blocks import blocks_are_faster
@@ -136,6 +139,8 @@ def group_conv2d(
         poses = checked_relative(name, group, relative, weight.shape[2])
         tables = _group_tables(weight, k, group, poses, groups, filters)
     geometry = checked_geometry(name, tables.turns.kernel_size, *arguments)
+    if reads_own_pose(geometry, relative):
+        return convolve_poses(x, turn_filters(weight[:, :, 0], tables.turns)[:, :, 0], bias, geometry.stride, groups)
     bank = table_filters(weight, tables, geometry.groups)
     if tables.blocks is not None:
         return convolve_blocks(x, bank, bias, geometry, tables.blocks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -57,6 +59,17 @@ def convolve_blocks(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geom
         planes = convolve_planes(part.index_select(1, tables.input_planes), bank, biases, by_block)
         maps.append(planes.index_select(1, tables.output_planes).unflatten(1, (-1, tables.layout.outputs.numel())))
     return joined(maps)
+
+
+def convolve_poses(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, groups: int) -> Tensor:
+    """Apply a 1x1 convolution, whose filter no pose moves, to each pose for itself: rows of all poses are one image."""
+    rows = x[..., ::stride, ::stride] if stride > 1 else x
+    return F.conv2d(rows.flatten(2, 3), weight, bias, groups=groups).unflatten(2, (x.shape[2], -1))
+
+
+def reads_own_pose(geometry: Geometry, relative: Iterable[int] | None) -> bool:
+    """Return whether a group convolution is a 1x1 convolution of each pose for itself."""
+    return geometry.kernel_size == 1 and geometry.padding == 0 and relative is not None and tuple(relative) == (0,)
 
 
 def batch_parts(x: Tensor, image_bytes: int, most: int | None) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.checks import MAP, check_parameters, check_same_type, check_tensor, checked_relative
-from coattend.functional.filter_bank import group_filters
+from coattend.functional.filter_bank import group_filters, turn_filters
 from coattend.functional.geometry import Geometry, Size, checked_geometry, checked_size
 from coattend.functional.layout import folded
 from coattend.functional.planes import repeat_bias
@@ -68,17 +68,24 @@ def group_conv_transpose2d(
         turns, pairs, _ = group_tables(group, k, poses, len(weight), weight.shape[1] * groups, groups, filters)
         tables = GroupTables(turns.to(weight.device), pairs.to(weight.device), None)
     geometry = checked_geometry(name, tables.turns.kernel_size, *arguments)
-    y = F.conv_transpose2d(
-        folded(x),
-        group_filters(weight, tables.turns, tables.relative),
-        repeat_bias(bias, group.order),
-        geometry.stride,
-        geometry.padding,
-        checked_output_padding(name, output_padding, geometry),
-        geometry.groups,
-        geometry.dilation,
-    )
-    return y.unflatten(1, (-1, group.order))
+    extra = checked_output_padding(name, output_padding, geometry)
+    if relative is not None and tuple(relative) == (0,):
+        return _transpose_poses(x, turn_filters(weight[:, :, 0], tables.turns), bias, geometry, extra)
+    bank, biases = group_filters(weight, tables.turns, tables.relative), repeat_bias(bias, group.order)
+    return _transpose(folded(x), bank, biases, geometry, extra, 1).unflatten(1, (-1, group.order))
+
+
+def _transpose_poses(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, extra: int) -> Tensor:
+    """Apply filters (in, out / groups, group, k, k) to each pose for itself: poses are channel groups."""
+    order = x.shape[2]
+    planes, biases = x.transpose(1, 2).flatten(1, 2), None if bias is None else bias.repeat(order)
+    y = _transpose(planes, bank.movedim(2, 0).flatten(0, 1), biases, geometry, extra, order)
+    return y.unflatten(1, (order, -1)).transpose(1, 2)
+
+
+def _transpose(planes: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, extra: int, parts: int) -> Tensor:
+    _, stride, padding, dilation, groups, _ = geometry
+    return F.conv_transpose2d(planes, bank, bias, stride, padding, extra, parts * groups, dilation)
 
 
 def checked_output_padding(owner: str, output_padding: Size, geometry: Geometry) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coattend.report.check import Check
     from coattend.report.ledger import Reproduction
     from coattend.train import Comparison, Recipe
+    from coattend.train.advice import Advice
     from coattend.train.restriction import Restriction
 
 POSES_PER_TABLE = 8  # poses in one table, which fits a terminal of 80 columns
@@ -257,6 +258,18 @@ def _stages_table(restriction: Restriction) -> Table:
     for g in first.equivariance:
         errors = (f"{stage.equivariance[g]:.1e}" for stage in stages)
         table.add_row(f"equivariance, {restriction.group.describe(g)}", *errors)
+    return table
+
+
+def advice_table(advice: Advice) -> Table:
+    """Return how well the probe recognizes images in each pose."""
+    table = Table(title=f"{advice.data}: {advice.images:,} test images in other poses", box=box.SIMPLE_HEAD)
+    for name in ("pose", "recognized %", "skill [95%]", "symmetry"):
+        table.add_column(name, justify="left" if name in ("pose", "symmetry") else "right")
+    for pose in advice.poses:
+        verdict = ("yes" if pose.holds else "no") + ("" if pose.is_sure else ", not sure")
+        skill = f"{pose.skill:.2f} [{pose.low:.2f}, {pose.high:.2f}]"
+        table.add_row(pose.element, f"{100 * pose.accuracy:.1f}", skill, verdict)
     return table
 
 
