@@ -34,9 +34,9 @@ def test_unknown_names_and_paths(folder: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", str(tmp_path / "nothing"), "nothing.npz"):
         with pytest.raises(DataError, match="does not exist; expected an image folder, an .npz, or one of mini"):
             load_data(path)
-    (tmp_path / "a.csv").write_text("1")
-    with pytest.raises(DataError, match="expected an image folder or an .npz .* got a .csv file"):
-        load_data(tmp_path / "a.csv")
+    (tmp_path / "a.txt").write_text("1")
+    with pytest.raises(DataError, match="expected an image folder, an .npz .* got a .txt file"):
+        load_data(tmp_path / "a.txt")
 
 
 def test_the_list_has_every_name_and_what_is_there(folder: Path) -> None:

@@ -21,3 +21,5 @@ from coattend.data.dataset import Split as Split
 from coattend.data.preprocessing import Preprocessing as Preprocessing
 from coattend.data.preprocessing import make_preprocessing as make_preprocessing
 from coattend.data.store import data_folder as data_folder
+from coattend.data.streaming import StreamedSplit as StreamedSplit
+from coattend.data.user_datasets import from_datasets as from_datasets
