@@ -22,7 +22,8 @@ from coattend.models.classifier import Classifier, check_finite, load_trained
 from coattend.models.prediction import write_csv
 from coattend.models.records import RunError
 from coattend.nn.observe import evaluating
-from coattend.train.batches import Examples
+from coattend.tasks import Classification, Classified, Evaluation, Task
+from coattend.train.batches import AnyExamples, Examples
 
 EXACT = 1e-4  # the largest equivariance error, in float32, that rounding explains
 BATCH = 500
@@ -31,54 +32,54 @@ EvaluationPrecision = Literal["32-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Predicted classes of a whole split with their probabilities, the number of correct ones, and the mean loss."""
+class Tested:
+    """The evaluation of a network on a split, the targets that fit into memory, and the indices of the images."""
 
-    predictions: Tensor
-    confidences: Tensor
-    correct: int
-    loss: float
-
-    @property
-    def accuracy(self) -> float:
-        """The fraction of images that are classified correctly."""
-        return self.correct / len(self.predictions)
-
-    @property
-    def error(self) -> float:
-        """The percentage of images that are misclassified."""
-        return 100 * (len(self.predictions) - self.correct) / len(self.predictions)
+    evaluation: Evaluation
+    targets: Tensor | None
+    indices: Tensor
 
 
-def evaluate(fabric: Fabric, model: nn.Module, examples: Examples, batch: int = BATCH) -> Evaluation:
-    """Classify a split; each process takes a part, and all return the whole result."""
-    logits = []
+def tested(fabric: Fabric, model: nn.Module, examples: AnyExamples, task: Task, batch: int = BATCH) -> Tested:
+    """Test a network on a split; each process takes a part, and all return the whole result."""
+    summaries, targets, indices = [], [], []
     dtype = next(model.parameters()).dtype
     with evaluating(model), fabric.autocast():
-        images = examples.images.tensor_split(fabric.world_size)[fabric.global_rank]
-        for part in images.split(batch):
-            logits.append(model(part.to(dtype)).float())
-    gathered = _gathered(fabric, torch.cat(logits))
-    predictions = gathered.argmax(1)
-    correct = int((predictions == examples.labels).sum())  # counted, not averaged: errors stay exact fractions
-    loss = F.cross_entropy(gathered.double(), examples.labels)
-    confidences = gathered.double().softmax(1).amax(1)
-    return Evaluation(predictions.cpu(), confidences.cpu(), correct, loss.item())
+        for images, labels, index in examples.in_order(fabric.global_rank, fabric.world_size, batch):
+            summaries.append(task.summary(model(images.to(dtype)).float(), labels))
+            indices.append(index)
+            if labels.ndim < 3:  # the summaries have what is needed of masks
+                targets.append(labels)
+    if not summaries:
+        raise RunError("none of the images to test on can be read; restore the files.")
+    gathered = _gathered(fabric, torch.cat(summaries))
+    known = _gathered(fabric, torch.cat(targets)) if targets else None
+    order = _gathered(fabric, torch.cat(indices))
+    return Tested(task.evaluate(gathered, known), known, order)
 
 
-def network_error(network: EquivariantNetwork, examples: Examples) -> float:
+def evaluate(fabric: Fabric, model: nn.Module, examples: AnyExamples, batch: int = BATCH) -> Classified:
+    """Classify a split; each process takes a part, and all return the whole result."""
+    evaluation = tested(fabric, model, examples, Classification(()), batch).evaluation
+    assert isinstance(evaluation, Classified)
+    return evaluation
+
+
+def network_error(network: EquivariantNetwork, examples: AnyExamples) -> float:
     """Return the largest equivariance error over the network's group (p4 for plain networks) on a few images."""
-    images = examples.images[:8].to(next(network.parameters()).dtype)
+    images = examples.head(8).images.to(next(network.parameters()).dtype)
     return max(equivariance_error(network, images, network.acting_group).values())
 
 
 def _gathered(fabric: Fabric, part: Tensor) -> Tensor:
+    """Concatenate the parts of all processes along their first axis."""
     if fabric.world_size == 1:
         return part
     counts = fabric.all_gather(torch.tensor(len(part), device=part.device))
     assert isinstance(counts, Tensor)
     lengths = [int(n) for n in counts]
-    parts = fabric.all_gather(F.pad(part, (0, 0, 0, max(lengths) - len(part))))
+    missing = max(lengths) - len(part)
+    parts = fabric.all_gather(F.pad(part, (*[0, 0] * (part.ndim - 1), 0, missing)))
     return torch.cat([padded[:length] for padded, length in zip(parts, lengths, strict=True)])
 
 

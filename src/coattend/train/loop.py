@@ -16,7 +16,6 @@ from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricModule
 from torch import nn
 from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
 
 from coattend.data import Dataset, Preprocessing, load_data, make_augmentation
 from coattend.models import (
@@ -33,11 +32,13 @@ from coattend.models.classifier import Classifier
 from coattend.nn import GroupBatchNorm2d
 from coattend.nn.observe import estimate_norm_statistics
 from coattend.train.averaging import AveragedWeights, make_average
-from coattend.train.batches import SEEDS, Prepared, prepare
+from coattend.tasks import Evaluation, Task, make_task
+from coattend.train.batches import SEEDS, AnyExamples, Prepared, chosen_splits, prepare
 from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
-from coattend.train.evaluate import Evaluation, evaluate, network_error
+from coattend.train.evaluate import Tested, network_error, tested
 from coattend.train.history import Best, Epoch
 from coattend.train.optimizer import make_optimizer
+from coattend.train.outcome import write_outcome
 from coattend.train.precision import check_one_precision, resolved
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
 from coattend.train.progress import Board, TrainingProgress
@@ -93,9 +94,10 @@ def train(
         # A user's images are read before a result is returned: another folder may have the same name.
         if is_named(recipe.data) and (result := by_first(fabric, lambda: finished(None))) is not None:
             return result
-        data = together(fabric, lambda: load_data(recipe.data, size=recipe.size, fit=recipe.fit))
+        data = together(fabric, lambda: load_recipe_data(recipe))
         if (result := by_first(fabric, lambda: finished(data))) is not None:
             return result
+        task = together(fabric, lambda: make_task(data, chosen_splits(data, recipe)[0], is_balanced(recipe)))
         prepared = together(fabric, lambda: prepare(data, recipe, fabric.device))
         make_augmentation(recipe.augmentation)  # refuses unknown steps before anything is written
         torch.manual_seed(seed)
@@ -106,12 +108,12 @@ def train(
         if (result := by_first(fabric, lambda: finished(data))) is not None:  # by a process that had the lock before
             return result
         by_first(fabric, lambda: folder.describe(model_name, recipe, seed, data, parameters, fabric.device))
-        return Training(fabric, folder, recipe, seed, data, prepared).run(network, f"{model_name} seed {seed}")
+        return Training(fabric, folder, recipe, seed, data, prepared, task).run(network, f"{model_name} seed {seed}")
 
 
 @dataclass(frozen=True)
 class Training:
-    """A run in training: its processes, its folder and its data."""
+    """A run in training: its processes, its folder, its data and its task."""
 
     fabric: Fabric
     folder: RunFolder
@@ -119,6 +121,7 @@ class Training:
     seed: int
     data: Dataset
     prepared: Prepared
+    task: Task
 
     def run(self, network: EquivariantNetwork, title: str) -> Result:
         """Train a new network from the last checkpoint, or from the start, to the end."""
@@ -140,6 +143,7 @@ class Training:
             board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
             for epoch in range(first_epoch, recipe.epochs):
                 started = time.perf_counter()
+                self.prepared.reset_waiting()
                 keep = poses_due(recipe, network, epoch)
                 if keep is not None:
                     network, plain_optimizer = drop_poses(network, plain_optimizer, recipe, train_set, keep)
@@ -148,7 +152,7 @@ class Training:
                     best = None  # a network of another shape
                 loss, accuracy = self._learn(model, network, optimizer, average, epoch, progress)
                 check_weights(network, recipe, epoch)
-                trained = time.perf_counter() - started
+                trained, waited = time.perf_counter() - started, self.prepared.waited
                 tested, tested_model = (network, model) if average is None else (average.network, average.network)
                 valid = self._validate(tested, tested_model, epoch)
                 if valid is not None and (best is None or (valid.accuracy, -valid.loss) > (best.accuracy, -best.loss)):
@@ -166,6 +170,7 @@ class Training:
                     equivariance_error=self._equivariance_error(tested, epoch),
                     seconds=time.perf_counter() - started,
                     images_per_second=len(train_set) / trained,
+                    waited=waited,
                     time=time.time(),
                 )
                 if board is not None:
@@ -194,56 +199,59 @@ class Training:
         epoch: int,
         progress: TrainingProgress,
     ) -> tuple[float, float]:
-        """Train for one epoch; return loss and accuracy on the training images as they were seen."""
+        """Train for one epoch; return loss and score on the training images as they were seen."""
         losses = MeanMetric().to(self.fabric.device)
-        accuracies = MulticlassAccuracy(len(self.data.classes), average="micro").to(self.fabric.device)
-        for step in train_epoch(self.fabric, model, optimizer, self.prepared.train, self.recipe, self.seed, epoch):
+        scores = self.task.metric().to(self.fabric.device)
+        examples, recipe, task = self.prepared.train, self.recipe, self.task
+        for step in train_epoch(self.fabric, model, optimizer, examples, recipe, self.seed, epoch, task):
             if average is not None:
                 average.update(network)
             losses.update(step.loss, len(step.labels))
-            accuracies.update(step.logits, step.labels)
-            progress.step(epoch, step.progress, step.loss, self.recipe.batch)
-        return float(losses.compute()), float(accuracies.compute())
+            scores.update(*task.metric_input(step.logits, step.labels))
+            progress.step(epoch, step.progress, step.loss, recipe.batch)
+        return float(losses.compute()), float(scores.compute())
 
     def _validate(self, network: EquivariantNetwork, model: nn.Module, epoch: int) -> Evaluation | None:
-        """Re-estimate norms where the recipe needs it, and classify the validation images if there are any."""
+        """Re-estimate norms where the recipe needs it, and test on the validation images if there are any."""
         recipe, prepared = self.recipe, self.prepared
         before_a_test = recipe.is_due(epoch, recipe.test_every or recipe.epochs)
         averaged = recipe.averaging > 0
         if (before_a_test and (recipe.reestimate_norms or averaged)) or (averaged and len(prepared.valid)):
             dtype = next(network.parameters()).dtype
             with self.fabric.autocast():
-                estimate_norm_statistics(network, (b.to(dtype) for b in prepared.train.images.split(recipe.batch)))
-        return evaluate(self.fabric, model, prepared.valid) if len(prepared.valid) else None
+                batches = (images for images, _, _ in prepared.train.in_order(0, 1, recipe.batch))
+                estimate_norm_statistics(network, (images.to(dtype) for images in batches))
+        return self._tested(model, prepared.valid).evaluation if len(prepared.valid) else None
+
+    def _tested(self, model: nn.Module, examples: AnyExamples) -> Tested:
+        return tested(self.fabric, model, examples, self.task)
 
     def _test_accuracy(self, model: nn.Module, epoch: int) -> float | None:
         due = self.recipe.is_due(epoch, self.recipe.test_every)
-        return evaluate(self.fabric, model, self.prepared.test).accuracy if due else None
+        return self._tested(model, self.prepared.test).evaluation.accuracy if due else None
 
     def _equivariance_error(self, network: EquivariantNetwork, epoch: int) -> float | None:
         due = self.recipe.is_due(epoch, self.recipe.equivariance_every)
         return network_error(network, self.prepared.test) if due else None
 
     def _save(self, path: Path, network: EquivariantNetwork) -> None:
-        by_first(self.fabric, lambda: save_weights(path, network, self.prepared.preprocessing, self.recipe, self.data))
+        preprocessing, recipe, data = self.prepared.preprocessing, self.recipe, self.data
+        by_first(self.fabric, lambda: save_weights(path, network, preprocessing, recipe, data, self.task))
 
     def _finish(self, network: EquivariantNetwork, model: nn.Module, best: Best | None) -> Result:
         """Test the network after the last epoch and after the best, and write the result."""
         fabric, folder, test_set = self.fabric, self.folder, self.prepared.test
-        last, valid = evaluate(fabric, model, test_set), None
-        check_outcome(last.loss, self.recipe)
+        last, valid = self._tested(model, test_set), None
+        check_outcome(last.evaluation.loss, self.recipe)
         self._save(folder.last_weights, network)
         if best is not None:
             network.load_state_dict(by_first(fabric, lambda: read_model_file(folder.best_weights)[1]))
-            valid = evaluate(fabric, model, test_set)
+            valid = self._tested(model, test_set)
 
         def write() -> Result:
-            classes = {"labels": test_set.labels.cpu(), "last": last.predictions}
-            if valid is not None:
-                classes["valid"] = valid.predictions
-            folder.write_predictions(**{name: tensor.numpy() for name, tensor in classes.items()})
+            write_outcome(folder, self.data, self.prepared, self.task, last, valid)
             run = replace(folder.run, recipe=self.recipe)
-            errors = last.error, None if valid is None else valid.error
+            errors = last.evaluation.error, None if valid is None else valid.evaluation.error
             result = summarize(run, count_parameters(network), folder.history(), *errors, best)
             folder.finish(result)
             return result
@@ -267,11 +275,29 @@ def restored(
 
 
 def save_weights(
-    path: Path, network: EquivariantNetwork, preprocessing: Preprocessing, recipe: Recipe, data: Dataset
+    path: Path, network: EquivariantNetwork, preprocessing: Preprocessing, recipe: Recipe, data: Dataset, task: Task
 ) -> None:
-    """Write the network with its preprocessing, classes and recipe."""
+    """Write the network with its preprocessing, classes, task and recipe."""
     metadata = {"recipe": json.dumps(recipe.to_dict())}
-    Classifier(network, preprocessing, data.classes, data.image_shape, data.provenance, recipe.fit, metadata).save(path)
+    facts = (data.classes, data.image_shape, data.provenance, recipe.fit, metadata, task)
+    Classifier(network, preprocessing, *facts).save(path)
+
+
+def load_recipe_data(recipe: Recipe) -> Dataset:
+    """Load the dataset of a recipe as its fields say."""
+    return load_data(
+        recipe.data,
+        size=recipe.size,
+        fit=recipe.fit,
+        keep=recipe.keep_images,
+        bad_files=recipe.bad_files,
+        group=recipe.group,
+    )
+
+
+def is_balanced(recipe: Recipe) -> bool:
+    """Whether the loss weighs all classes alike."""
+    return recipe.class_weights == "balanced"
 
 
 def check_seed(seed: int) -> None:

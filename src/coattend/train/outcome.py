@@ -1,0 +1,80 @@
+"""What a finished run leaves about its predictions: a table of all, figures by class, and the worst as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coattend.data import DataError, Dataset
+from coattend.data.contact_sheet import Cell, contact_sheet
+from coattend.models.prediction import write_csv
+from coattend.tasks import Classified, Task
+from coattend.train.batches import Prepared
+from coattend.train.evaluate import Tested
+from coattend.train.run_folder import SCORES, TABLE, WORST, RunFolder
+
+SHOWN = 24  # images of the contact sheet
+
+
+def write_outcome(
+    folder: RunFolder, data: Dataset, prepared: Prepared, task: Task, last: Tested, valid: Tested | None
+) -> None:
+    """Write predictions.npz for comparisons, predictions.csv with file names, scores.json, skipped.csv and worst.png."""
+    headline = last if valid is None else valid
+    if isinstance(last.evaluation, Classified):
+        assert last.targets is not None
+        arrays = {"labels": last.targets.cpu(), "last": last.evaluation.predictions}
+        if valid is not None and isinstance(valid.evaluation, Classified):
+            arrays["valid"] = valid.evaluation.predictions
+        folder.write_predictions(**{name: tensor.numpy() for name, tensor in arrays.items()})
+    names = image_names(data, headline.indices)
+    headings, rows = task.table(headline.evaluation, headline.targets)
+    table = [(name, *row) for name, row in zip(names, rows, strict=True)]
+    write_csv(folder.path / TABLE, ("path", *headings), table)
+    folder.write(SCORES, scores(task, headline))
+    folder.write_skipped([*data.skipped, *((failure.name, failure.reason) for failure in prepared.unreadable())])
+    write_worst(folder, data, headline, names, headings, rows)
+
+
+def scores(task: Task, outcome: Tested) -> dict[str, Any]:
+    """Return score and figures by class, as scores.json has them."""
+    evaluation = outcome.evaluation
+    confusion = None if evaluation.confusion is None else evaluation.confusion.tolist()
+    facts = {"task": task.name, "score": task.score, "value": evaluation.accuracy, "loss": evaluation.loss}
+    return {**facts, "classes": list(task.classes), **asdict(evaluation.table), "confusion": confusion}
+
+
+def image_names(data: Dataset, indices: Tensor) -> list[str]:
+    """Return the file of every tested image, or its number in the test split."""
+    names = data.test.names
+    return [f"{data.name} test image {i}" if names is None else names[i] for i in indices.tolist()]
+
+
+def write_worst(
+    folder: RunFolder,
+    data: Dataset,
+    outcome: Tested,
+    names: list[str],
+    headings: tuple[str, ...],
+    rows: list[tuple[object, ...]],
+) -> None:
+    """Draw the images with the worst predictions, the worst first; nothing without Pillow."""
+    worst = outcome.evaluation.quality.nan_to_num(-torch.inf).argsort(stable=True)[:SHOWN]
+    if isinstance(outcome.evaluation, Classified):
+        assert outcome.targets is not None
+        wrong = outcome.evaluation.predictions != outcome.targets.cpu()
+        worst = torch.tensor([i for i in worst.tolist() if wrong[i]], dtype=torch.int64)
+    if not len(worst):
+        return
+    cells = []
+    for i in worst.tolist():
+        (image,) = data.test.at(outcome.indices[i : i + 1].cpu()).in_memory().images
+        words = [f"{heading} {value}" for heading, value in zip(headings, rows[i], strict=True)][:3]
+        cells.append(Cell(image, (names[i].replace("\\", "/").rpartition("/")[2], *words)))
+    try:
+        contact_sheet(folder.path / WORST, cells)
+    except DataError:  # without Pillow there is no picture
+        return
