@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coattend import models as models
     from coattend import nn as nn
     from coattend import report as report
+    from coattend import tasks as tasks
     from coattend import train as train
     from coattend.data import register_dataset as register_dataset
     from coattend.equivariance import assert_equivariant as assert_equivariant
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from coattend.models import turned as turned
     from coattend.nn.attention import register_attention as register_attention
     from coattend.nn.observe import attention_masks as attention_masks
+    from coattend.tasks import register_task as register_task
 
 # Loaded on first use: torch takes seconds, which `coattend --help` does not need, and Ctrl-C meanwhile is no error.
 _PUBLIC = {
@@ -61,6 +63,7 @@ _PUBLIC = {
     "nn.attention": ("register_attention",),
     "nn.observe": ("attention_masks",),
     "report": (),
+    "tasks": ("register_task",),
     "train": (),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -49,7 +49,7 @@ def test_every_wrong_mask_is_named_before_training(tmp_path: Path) -> None:
     assert f"{top / 'masks' / '004.png'} has no image in {top / 'images'}" in str(caught.value)
     top = mask_folders(tmp_path / "other", 6)
     write(top / "masks" / "002.png", np.zeros((12, 10), np.uint8))
-    with pytest.raises(DataError, match="002.png: expected the mask to have the 12 x 12 pixels of 002.png, got 12 x 10"):
+    with pytest.raises(DataError, match="expected the mask to have the 12 x 12 pixels of 002.png, got 12 x 10"):
         load_data(top)
     skipping = load_data(top, bad_files="skip")
     assert sum(map(len, skipping.splits().values())) == 5

@@ -101,7 +101,7 @@ def test_another_folder_has_another_digest(tiles: Path, tmp_path: Path) -> None:
 def test_masks_are_read_with_their_images(tmp_path: Path) -> None:
     top = mask_folders(tmp_path / "own", 20)
     data, stored = load_data(top, keep="disk"), load_data(top)
-    assert data.train.labels is None
+    assert data.train.known_labels is None
     (batch,) = BatchReader(data.train, 0, replace=True).read([[0, 1]])
     assert torch.equal(batch.targets, stored.train.labels[:2])
     write(top / "masks" / Path(data.train.names[5]).name, np.full((12, 12), 9, np.uint8))

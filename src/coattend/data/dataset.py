@@ -66,6 +66,11 @@ class Split:
         return len(self.labels)
 
     @property
+    def known_labels(self) -> Tensor:
+        """The targets, which are in memory."""
+        return self.labels
+
+    @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height, width."""
         channels, height, width = self.images.shape[1:]
@@ -138,8 +143,8 @@ class Dataset:
         if len(set(shapes.values())) > 1:
             raise DataError(f"{self.name}: expected images of one shape in all splits, got {shapes}; resize them.")
         for split, part in self.splits().items():
-            if part.labels is not None and len(part):
-                self._check_targets(split, part.labels)
+            if part.known_labels is not None and len(part):
+                self._check_targets(split, part.known_labels)
 
     def _check_targets(self, split: str, labels: Tensor) -> None:
         dtype, axes, words = FORMS.get(self.task, (labels.dtype, labels.ndim, ""))

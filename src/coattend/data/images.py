@@ -90,7 +90,7 @@ def read_image(path: Path) -> Tensor:
 def _as_values(pixels: NDArray[Any]) -> Tensor:
     if pixels.dtype == np.uint8:
         return torch.from_numpy(np.ascontiguousarray(pixels))
-    return torch.from_numpy((pixels.astype(np.float32) * np.float32(255 / DEEPEST)))
+    return torch.from_numpy(pixels.astype(np.float32) * np.float32(255 / DEEPEST))
 
 
 @contextmanager

@@ -53,7 +53,9 @@ def read_npz(path: Path) -> NpzImages:
     given = {key[: -len("images")].rstrip("_"): key for key in arrays if key.endswith("images")}
     unknown = [prefix for prefix in given if prefix and prefix not in SPLIT_FOLDERS]
     if unknown or ("" in given and len(given) > 1):
-        raise DataError(f"{path}: expected images, or train_images, val_images and test_images, got {', '.join(given)}.")
+        raise DataError(
+            f"{path}: expected images, or train_images, val_images and test_images, got {', '.join(given)}."
+        )
     images, targets, groups = {}, {}, {}
     for prefix in given:
         split, start = SPLIT_FOLDERS.get(prefix, WHOLE), f"{prefix}_" if prefix else ""
@@ -69,9 +71,7 @@ def read_npz(path: Path) -> NpzImages:
     for split, (kind, values) in targets.items():
         if values.shape[:1] != images[split].shape[:1]:
             expected = "one integer label per image" if kind == "labels" else f"one of the {kind} per image"
-            raise DataError(
-                f"{path}: expected {expected}, ({len(images[split])},), got {values.dtype} {values.shape}."
-            )
+            raise DataError(f"{path}: expected {expected}, ({len(images[split])},), got {values.dtype} {values.shape}.")
     arrays_of = {split: values for split, (_, values) in targets.items()}
     task, classes, tensors = _read_targets(path, kinds[0], arrays_of, names)
     parts = {split: Split(_as_images(images[split]), tensors[split]) for split in images}
@@ -137,7 +137,9 @@ def _masks(
     values: dict[int, str] = {}
     for masks in targets.values():
         if masks.dtype.kind not in "biu" or masks.ndim != 3:
-            raise DataError(f"{path}: expected masks (n, height, width) of class numbers, got {masks.dtype} {masks.shape}.")
+            raise DataError(
+                f"{path}: expected masks (n, height, width) of class numbers, got {masks.dtype} {masks.shape}."
+            )
         values.update({int(value): str(path) for value in np.unique(masks)})
     classes, foreground = verified_classes(path, () if names is None else tuple(map(str, names)), values)
     divided = 255 if foreground else 1

@@ -167,9 +167,7 @@ def _streamed(source: FileImages, top: Path, side: int) -> StreamedSplit | None:
     if not files.images:
         return None
     root = top if top.is_dir() else top.parent
-    lengths = [
-        (os.path.relpath(file, root), file.stat().st_size) for file in (*files.images, *(files.masks or ()))
-    ]
+    lengths = [(os.path.relpath(file, root), file.stat().st_size) for file in (*files.images, *(files.masks or ()))]
     fingerprint = hashlib.sha256(json.dumps([lengths, form.channels, form.size, form.fit]).encode()).hexdigest()
     names = tuple(map(str, files.images))
     return StreamedSplit(source, (form.channels, side, side), files.labels, names, fingerprint)

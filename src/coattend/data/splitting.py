@@ -63,9 +63,9 @@ def split_by_group(
         chosen = int(need.argmax())
         filled[chosen] += counts
         assigned[splits[chosen]] += members[name]
-    for split, row in zip(splits, filled, strict=True):
-        for number in np.flatnonzero((row == 0) & (total > 0)):
-            having = len({groups[i] for i in np.flatnonzero(labels == number)})
+    for row in filled:
+        for number in np.flatnonzero((row == 0) & (total > 0)).tolist():
+            having = len({groups[i] for i in np.flatnonzero(labels == number).tolist()})
             what = f"the class {classes[number]!r}" if len(classes) > 1 else "images"
             raise DataError(
                 f"{path}: {what} cannot be in all of {', '.join(splits)} without dividing a group, it occurs in "
@@ -82,6 +82,6 @@ def check_groups(path: Path, groups: Mapping[str, Sequence[str] | None]) -> None
             shared = sorted(splits[first] & splits[second]) if first < second else []
             if shared:
                 raise DataError(
-                    f"{path}: {len(shared)} groups are in both {first} and {second}, for example {shared[0]!r}; results "
+                    f"{path}: {len(shared)} groups are in both {first} and {second}, for example {shared[0]!r}; scores "
                     "would be too good: assign every group to one split."
                 )

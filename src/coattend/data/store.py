@@ -80,10 +80,10 @@ def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
         raise DataError(f"{path} does not hold the arrays of a dataset of three splits; {remedy}.")
     if str(facts["sha256"]) != _digest(arrays):
         raise DataError(f"{path} is damaged: its content does not match the sha256 stored with it; {remedy}.")
-    splits = {
-        split: Split(as_tensor(arrays[f"{split}_images"]), as_tensor(arrays[f"{split}_labels"])) for split in SPLITS
-    }
-    return Dataset(name, **splits, classes=tuple(map(str, facts["classes"])), provenance=str(facts["provenance"]))
+    train, valid, test = (
+        Split(as_tensor(arrays[f"{split}_images"]), as_tensor(arrays[f"{split}_labels"])) for split in SPLITS
+    )
+    return Dataset(name, train, valid, test, tuple(map(str, facts["classes"])), str(facts["provenance"]))
 
 
 def is_dataset(path: Path) -> bool:

@@ -34,15 +34,15 @@ class Digest(Protocol):
 class StreamedSplit:
     """Images of one shape that a map-style dataset returns one by one, as pairs (image, target).
 
-    - source: any ``torch.utils.data.Dataset`` with a length; image is (channels, height, width), bytes or float32 from 0
-      to 255, target a number or a tensor
-    - labels: the targets of all images, where they are known without reading an image; else None
+    - source: any ``torch.utils.data.Dataset`` with a length; image is (channels, height, width), bytes or float32 from
+      0 to 255, target a number or a tensor
+    - known_labels: the targets of all images, where they are known without reading an image; else None
     - fingerprint: what tells this content from another
     """
 
     source: Any
     image_shape: tuple[int, int, int]
-    labels: Tensor | None
+    known_labels: Tensor | None
     names: tuple[str, ...] | None
     fingerprint: str
 
@@ -53,13 +53,23 @@ class StreamedSplit:
         """Return the split of the images at some indices, in that order."""
         chosen = index.tolist()
         names = None if self.names is None else tuple(self.names[i] for i in chosen)
-        labels = None if self.labels is None else self.labels[index]
+        labels = None if self.known_labels is None else self.known_labels[index]
         fingerprint = hashlib.sha256(json.dumps([self.fingerprint, chosen]).encode()).hexdigest()
         return StreamedSplit(Subset(self.source, chosen), self.image_shape, labels, names, fingerprint)
 
     def head(self, count: int | None) -> StreamedSplit:
         """Return the split of the first images, or itself."""
         return self if count is None or count >= len(self) else self.at(torch.arange(count))
+
+    @property
+    def images(self) -> Tensor:
+        """All images, read now; what needs a few of them takes :meth:`head`."""
+        return self.in_memory().images
+
+    @property
+    def labels(self) -> Tensor:
+        """All targets, read now unless they are known."""
+        return self.in_memory().labels if self.known_labels is None else self.known_labels
 
     def in_memory(self) -> Split:
         """Read all images."""
@@ -92,14 +102,14 @@ class StreamedSplit:
     def feed(self, digest: Digest) -> None:
         """Add what tells these images and targets from others to a digest."""
         digest.update(json.dumps([self.fingerprint, len(self), self.image_shape]).encode())
-        if self.labels is not None:
-            digest.update(self.labels.contiguous().numpy().data)
+        if self.known_labels is not None:
+            digest.update(self.known_labels.contiguous().numpy().data)
 
     @staticmethod
     def concatenate(parts: Sequence[StreamedSplit]) -> StreamedSplit:
         """Return one split of several."""
         names = [part.names for part in parts if part.names is not None]
-        labels = [part.labels for part in parts if part.labels is not None]
+        labels = [part.known_labels for part in parts if part.known_labels is not None]
         return StreamedSplit(
             ConcatDataset([part.source for part in parts]),
             parts[0].image_shape,
@@ -146,7 +156,7 @@ class BatchReader:
             persistent_workers=workers > 0,
         )
 
-    def read(self, batches: Sequence[Sequence[int]]) -> Iterator[Batch]:
+    def read(self, batches: Sequence[list[int]]) -> Iterator[Batch]:
         """Yield every batch of indices; one of which no image could be read is left out."""
         self._order.batches = batches
         yield from (batch for batch in self._loader if len(batch.indices) or batch.unreadable)
@@ -156,9 +166,9 @@ class _Order:
     """The batches of one pass; a sampler that can be given another order for the next pass."""
 
     def __init__(self) -> None:
-        self.batches: Sequence[Sequence[int]] = ()
+        self.batches: Sequence[list[int]] = ()
 
-    def __iter__(self) -> Iterator[Sequence[int]]:
+    def __iter__(self) -> Iterator[list[int]]:
         return iter(self.batches)
 
     def __len__(self) -> int:

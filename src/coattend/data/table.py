@@ -71,7 +71,7 @@ def _read(path: Path) -> list[Row]:
 def _read_csv(path: Path) -> list[Row]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
-        rows = list(reader)
+        rows: list[Row] = list(reader)
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
             raise ValueError(f"line {number} has not the {len(reader.fieldnames or ())} columns of the first")
@@ -83,7 +83,9 @@ def _read_parquet(path: Path) -> list[Row]:
         from pyarrow import parquet  # type: ignore[import-untyped]
     except ImportError as error:
         raise DataError(f"{path}: reading Parquet needs pyarrow; run `pip install pyarrow`, or save a CSV.") from error
-    return [{key: "" if v is None else str(v) for key, v in row.items()} for row in parquet.read_table(path).to_pylist()]
+    return [
+        {key: "" if v is None else str(v) for key, v in row.items()} for row in parquet.read_table(path).to_pylist()
+    ]
 
 
 def _check_paths(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:

@@ -92,7 +92,9 @@ def _channels_first(path: Path, pixels: NDArray[Any], axes: str) -> NDArray[Any]
         return pixels[None]
     if axes.replace("C", "S") not in ("SYX", "YXS"):
         count = int(np.prod([n for n, axis in zip(pixels.shape, axes, strict=True) if axis not in "YXS"]))
-        raise DataError(f"{path} holds {count} images, expected one; save each as a file, or name its axis C, channels.")
+        raise DataError(
+            f"{path} holds {count} images, expected one; save each as a file, or name its axis C, channels."
+        )
     pixels = pixels if axes.endswith("YX") else pixels.transpose(2, 0, 1)
     if len(pixels) > MOST_CHANNELS:
         raise DataError(f"{path} has {len(pixels)} channels, at most {MOST_CHANNELS} are read; choose some of them.")

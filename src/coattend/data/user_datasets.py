@@ -31,18 +31,21 @@ def from_datasets(
     float32 numbers (regression) or uint8 masks (segmentation). ``classes`` are the names of the classes, or of the
     numbers. ``provenance`` is what identifies the images; a run continues only with equal provenance.
     """
-    splits = {
-        split: _streamed(f"{name} {split}", source, classes, task, provenance)
+    splits = [
+        _streamed(f"{name} {split}", source, classes, task, provenance)
         for split, source in (("train", train), ("valid", valid), ("test", test))
-    }
-    return Dataset(name, **splits, classes=tuple(classes), provenance=provenance or f"own dataset {name}", task=task)
+    ]
+    train, valid, test = splits
+    return Dataset(name, train, valid, test, tuple(classes), provenance or f"own dataset {name}", task)
 
 
 def _streamed(name: str, source: Any, classes: Sequence[str], task: str, provenance: str) -> StreamedSplit:
     try:
         length = len(source)
     except TypeError as error:
-        raise DataError(f"{name}: from_datasets expects datasets with a length, got {type(source).__name__}.") from error
+        raise DataError(
+            f"{name}: from_datasets expects datasets with a length, got {type(source).__name__}."
+        ) from error
     if not length:
         raise DataError(f"{name}: from_datasets expects datasets with a length above 0, got none.")
     image = torch.as_tensor(source[0][0])

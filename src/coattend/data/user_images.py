@@ -21,6 +21,7 @@ from coattend.data.store import SPLITS, is_dataset, read_dataset, sha256
 from coattend.data.table import SUFFIXES as TABLES
 from coattend.data.table import list_table
 
+
 @dataclass(frozen=True)
 class UserImages:
     """Images as read, before splitting; ``changed`` describes new sizes, ``stored`` is the provenance in the file.
@@ -73,7 +74,7 @@ class UserImages:
 
     def _check_classes(self, split: str, part: AnySplit) -> None:
         """Raise if a class has no image in a split."""
-        if self.task not in ("classification", "multi-label") or part.labels is None:
+        if self.task not in ("classification", "multi-label"):
             return
         counts = part.labels.bincount(minlength=len(self.classes)) if part.labels.ndim == 1 else part.labels.sum(0)
         if 0 in counts.tolist():
@@ -122,8 +123,8 @@ class UserImages:
         assert whole is not None
         if not wanted:
             return {}
-        by_class = self.task == "classification" and whole.labels is not None
-        labels = whole.labels.numpy() if by_class and whole.labels is not None else np.zeros(len(whole), dtype=np.int64)
+        by_class = self.task == "classification"
+        labels = whole.labels.numpy() if by_class else np.zeros(len(whole), dtype=np.int64)
         classes = self.classes if by_class else ("all",)
         groups = self._groups()
         if groups is None:

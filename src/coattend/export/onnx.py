@@ -88,11 +88,12 @@ def write_onnx(
     if data is None:
         raise ValueError("--int8 is calibrated on images; name a dataset with --data.")
     images = load_data(data, size=network.image_shape[1], fit=network.fit)
+    test = images.test.head(TEST).in_memory()
     return export_int8(
         network,
         path,
-        calibration=images.train.images[:CALIBRATION],
-        test_images=images.test.images[:TEST],
-        test_labels=images.test.labels[:TEST],
+        calibration=images.train.head(CALIBRATION).in_memory().images,
+        test_images=test.images,
+        test_labels=test.labels,
         overwrite=overwrite,
     )

@@ -77,7 +77,7 @@ class Classifier(nn.Module):
         return None if name is None else current_name(name, self.provenance)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the logits (n, classes), of masks (n, classes, height, width), of pixels (n, channels, height, width) from 0 to 255."""
+        """Return the logits (n, classes), of masks (n, classes, height, width), for pixels from 0 to 255."""
         return self.network(self.preprocessing(pixels).to(next(self.network.parameters()).dtype))
 
     def predict(self, images: Tensor) -> list[Prediction]:

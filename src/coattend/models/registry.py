@@ -21,10 +21,19 @@ from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.models.options import Options, differing_options, verified_options, write_options
 from coattend.models.paper import TABLE_1, Published
 from coattend.models.restriction import restricted
+from coattend.models.user_network import (
+    builder_of,
+    builder_of_copies,
+    import_definition,
+    place_of,
+    place_of_module,
+    split_place,
+)
 
 Builder = TypeVar("Builder", bound=Callable[..., EquivariantNetwork])
 SHARED = {field.name: field.default for field in fields(Blocks) if field.default is not MISSING}
 OF_THE_DATA = ("num_classes", "in_channels")
+USER_IMAGE_SIZE = 32  # to check a network of the user's own on, where its images are not known
 
 
 @dataclass(frozen=True)
@@ -149,11 +158,46 @@ def register_model(
     return register
 
 
-def model_entry(name: str) -> ModelEntry:
-    """Return what a model's name stands for and what the paper prints about it; options after the name are ignored."""
+def split_name(name: str) -> tuple[str, str]:
+    """Return a model's name, or ``module:function``, and the text of the options after it."""
     if not isinstance(name, str):
         raise ValueError(f"expected a model's name such as 'p4cnn', got {name!r}; `coattend models` lists all.")
-    return MODELS[name.partition(":")[0]]
+    own, _, options = name.partition(":")
+    place = None if own in MODELS else split_place(name)
+    return (own, options) if place is None else place
+
+
+def model_entry(name: str) -> ModelEntry:
+    """Return what a model's name stands for and what the paper prints about it; options after the name are ignored."""
+    return MODELS[split_name(name)[0]]
+
+
+def register_user_model(name: str, *, trusted: bool) -> None:
+    """Register the network that ``module:function`` builds; do nothing for other names and those registered already.
+
+    Unless ``trusted``, the module has to be in the current folder or to be imported already.
+    """
+    place = None if name.partition(":")[0] in MODELS else split_place(name)
+    if place is not None and place[0] not in MODELS:
+        _add_user_model(place[0], builder_of(import_definition(place[0], trusted), place[0]))
+
+
+def register_module(model: Callable[..., nn.Module] | nn.Module) -> str:
+    """Register a function or class that builds a network, or one that is built; return its name."""
+    if isinstance(model, nn.Module):
+        key, builder = place_of_module(model), builder_of_copies(model)
+    else:
+        key = place_of(model)
+        builder = builder_of(model, key)
+    if key in MODELS:
+        MODELS.remove(key)  # another of the same name, as in a notebook
+    _add_user_model(key, builder)
+    return key
+
+
+def _add_user_model(key: str, builder: Callable[..., EquivariantNetwork]) -> None:
+    title = key.rpartition(":")[2]
+    MODELS.add(key, ModelEntry(key, title, "mini", USER_IMAGE_SIZE, builder, {"group": "z2"}), builder)
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -1,4 +1,4 @@
-"""Tasks: what a network is trained for, as loss, scores and predictions; classification, multi-label, regression, segmentation."""
+"""Tasks: what a network is trained for, as loss, scores and predictions."""
 
 from coattend.tasks.classification import Classification as Classification
 from coattend.tasks.classification import Classified as Classified

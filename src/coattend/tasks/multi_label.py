@@ -21,7 +21,7 @@ PRESENT = 0.5  # probability from which on a label is predicted
 
 
 def average_precision(scores: Tensor, targets: Tensor) -> float | None:
-    """Return the area under precision by recall, sum_k (R_k - R_(k-1)) P_k over distinct scores; None without positives."""
+    """Return sum_k (R_k - R_(k-1)) P_k over distinct scores, recall R and precision P; None without positives."""
     order = np.argsort(-scores.numpy(), kind="stable")
     sorted_scores, hits = scores.numpy()[order], targets.numpy()[order].astype(np.float64)
     if not hits.sum():
@@ -110,9 +110,7 @@ class MultiLabel(Task):
         assert targets is not None
         rows: list[tuple[object, ...]] = [
             (self._names(truth), self._names(answer), *(f"{value:.6f}" for value in p.tolist()))
-            for truth, answer, p in zip(
-                targets.cpu(), evaluation.predicted, evaluation.probabilities, strict=True
-            )
+            for truth, answer, p in zip(targets.cpu(), evaluation.predicted, evaluation.probabilities, strict=True)
         ]
         return ("truth", "answer", *(f"p({name})" for name in self.classes)), rows
 

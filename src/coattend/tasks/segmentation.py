@@ -28,7 +28,7 @@ class Segmented(Evaluation):
 
 
 def dice(confusion: Tensor) -> Tensor:
-    """Return 2 TP / (2 TP + FP + FN) of every class, from counts (..., true class, predicted class); nan without pixels."""
+    """Return 2 TP / (2 TP + FP + FN) of every class, from counts (..., truth, prediction); nan without pixels."""
     hits = confusion.diagonal(dim1=-2, dim2=-1)
     return 2 * hits / (confusion.sum(-1) + confusion.sum(-2))
 

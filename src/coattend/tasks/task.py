@@ -142,5 +142,3 @@ def make_task(data: Dataset, train: AnySplit, balanced: bool = False) -> Task:
     task = TASKS[data.task](data.classes)
     task.fit(train, balanced)
     return task
-
-

@@ -14,8 +14,8 @@ PROBES = 500  # images whose targets are read to count classes, where they are n
 
 def known_targets(train: AnySplit) -> Tensor:
     """Return the targets of a split; those that are not in memory are read for a sample of evenly spaced images."""
-    if train.labels is not None:
-        return train.labels
+    if train.known_labels is not None:
+        return train.known_labels
     index = torch.linspace(0, len(train) - 1, min(PROBES, len(train))).long().unique()
     return train.at(index).in_memory().labels
 

@@ -59,7 +59,7 @@ class StreamedExamples:
         self.split, self.device, self.recipe = split, device, recipe
         narrow = preprocessing if preprocessing.needs_float64 else copy.deepcopy(preprocessing).to(torch.float32)
         self.preprocessing = narrow.to(device)
-        self.labels = split.labels
+        self.labels = split.known_labels
         self.unreadable: dict[str, Unreadable] = {}
         self.waited = 0.0
         self._readers: dict[bool, BatchReader] = {}
@@ -123,7 +123,7 @@ class Prepared:
 
     @property
     def waited(self) -> float | None:
-        """The seconds that training waited for images since the last :meth:`reset_waiting`; None for those in memory."""
+        """The seconds that training waited for images since :meth:`reset_waiting`; None for those in memory."""
         return self.train.waited if isinstance(self.train, StreamedExamples) else None
 
     def reset_waiting(self) -> None:

@@ -40,7 +40,7 @@ class Tested:
     indices: Tensor
 
 
-def tested(fabric: Fabric, model: nn.Module, examples: AnyExamples, task: Task, batch: int = BATCH) -> Tested:
+def examine(fabric: Fabric, model: nn.Module, examples: AnyExamples, task: Task, batch: int = BATCH) -> Tested:
     """Test a network on a split; each process takes a part, and all return the whole result."""
     summaries, targets, indices = [], [], []
     dtype = next(model.parameters()).dtype
@@ -60,7 +60,7 @@ def tested(fabric: Fabric, model: nn.Module, examples: AnyExamples, task: Task, 
 
 def evaluate(fabric: Fabric, model: nn.Module, examples: AnyExamples, batch: int = BATCH) -> Classified:
     """Classify a split; each process takes a part, and all return the whole result."""
-    evaluation = tested(fabric, model, examples, Classification(()), batch).evaluation
+    evaluation = examine(fabric, model, examples, Classification(()), batch).evaluation
     assert isinstance(evaluation, Classified)
     return evaluation
 
@@ -98,13 +98,13 @@ class EvaluationReport:
     trained: Classifier
     held_out: HeldOut
     labels: Tensor
-    evaluation: Evaluation
+    evaluation: Classified
     equivariance_error: float
     same_data: bool
     mirrored: bool
     precision: EvaluationPrecision
     turns: int = 1
-    turned: Evaluation | None = None
+    turned: Classified | None = None
 
     @property
     def is_equivariant(self) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coattend.data import DataError, Dataset
+from coattend.data import Dataset
 from coattend.data.contact_sheet import Cell, contact_sheet
 from coattend.models.prediction import write_csv
 from coattend.tasks import Classified, Task
@@ -20,9 +21,18 @@ SHOWN = 24  # images of the contact sheet
 
 
 def write_outcome(
-    folder: RunFolder, data: Dataset, prepared: Prepared, task: Task, last: Tested, valid: Tested | None
+    folder: RunFolder,
+    data: Dataset,
+    prepared: Prepared,
+    task: Task,
+    last: Tested,
+    valid: Tested | None,
+    predict: Callable[[Tensor], Tensor],
 ) -> None:
-    """Write predictions.npz for comparisons, predictions.csv with file names, scores.json, skipped.csv and worst.png."""
+    """Write predictions.npz for comparisons, predictions.csv with file names, scores.json, skipped.csv and worst.png.
+
+    ``predict`` maps pixels to outputs of the network that is reported.
+    """
     headline = last if valid is None else valid
     if isinstance(last.evaluation, Classified):
         assert last.targets is not None
@@ -36,7 +46,8 @@ def write_outcome(
     write_csv(folder.path / TABLE, ("path", *headings), table)
     folder.write(SCORES, scores(task, headline))
     folder.write_skipped([*data.skipped, *((failure.name, failure.reason) for failure in prepared.unreadable())])
-    write_worst(folder, data, headline, names, headings, rows)
+    captions = [tuple(f"{heading} {value}" for heading, value in zip(headings, row, strict=True)) for row in rows]
+    write_worst(folder, data, headline, names, captions, predict)
 
 
 def scores(task: Task, outcome: Tested) -> dict[str, Any]:
@@ -58,23 +69,26 @@ def write_worst(
     data: Dataset,
     outcome: Tested,
     names: list[str],
-    headings: tuple[str, ...],
-    rows: list[tuple[object, ...]],
+    captions: list[tuple[str, ...]],
+    predict: Callable[[Tensor], Tensor],
 ) -> None:
-    """Draw the images with the worst predictions, the worst first; nothing without Pillow."""
-    worst = outcome.evaluation.quality.nan_to_num(-torch.inf).argsort(stable=True)[:SHOWN]
+    """Draw the images with the worst predictions, the worst first; masks as outlines, truth and answer side by side."""
+    worst = outcome.evaluation.quality.nan_to_num(-torch.inf).argsort(stable=True)[:SHOWN].tolist()
     if isinstance(outcome.evaluation, Classified):
         assert outcome.targets is not None
         wrong = outcome.evaluation.predictions != outcome.targets.cpu()
-        worst = torch.tensor([i for i in worst.tolist() if wrong[i]], dtype=torch.int64)
-    if not len(worst):
-        return
+        worst = [i for i in worst if wrong[i]]
+    if outcome.targets is None:
+        worst = worst[: SHOWN // 2]
     cells = []
-    for i in worst.tolist():
-        (image,) = data.test.at(outcome.indices[i : i + 1].cpu()).in_memory().images
-        words = [f"{heading} {value}" for heading, value in zip(headings, rows[i], strict=True)][:3]
-        cells.append(Cell(image, (names[i].replace("\\", "/").rpartition("/")[2], *words)))
-    try:
+    for i in worst:
+        shown = data.test.at(outcome.indices[i : i + 1].cpu()).in_memory()
+        name, image = names[i].replace("\\", "/").rpartition("/")[2], shown.images[0]
+        if outcome.targets is None:
+            answer = predict(shown.images).argmax(1)[0].cpu()
+            cells.append(Cell(image, (name, "truth"), shown.labels[0]))
+            cells.append(Cell(image, (captions[i][0], "answer"), answer))
+        else:
+            cells.append(Cell(image, (name, *captions[i][:3])))
+    if cells:
         contact_sheet(folder.path / WORST, cells)
-    except DataError:  # without Pillow there is no picture
-        return
