@@ -136,6 +136,7 @@ class HeldOut:
     split: AnySplit
     classes: tuple[str, ...]
     provenance: str
+    task: str = "classification"
 
 
 def load_held_out(name_or_path: str | Path, trained_on: str, *, size: int, fit: Fit = "resize") -> HeldOut:
@@ -149,9 +150,9 @@ def load_held_out(name_or_path: str | Path, trained_on: str, *, size: int, fit: 
         images = read_user_images(path, size, fit)
         if images.provenance != trained_on:
             split, provenance = images.to_test()
-            return HeldOut(images.name, split, images.classes, provenance)
+            return HeldOut(images.name, split, images.classes, provenance, images.task)
     data = load_data(name_or_path, size=size, fit=fit)
-    return HeldOut(data.name, data.test, data.classes, data.provenance)
+    return HeldOut(data.name, data.test, data.classes, data.provenance, data.task)
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def read_user_images(
         )
     if is_dataset(path):
         dataset = read_dataset(path, path.stem, "write it again")
-        own = UserImages(path, dataset.splits(), dataset.classes, stored=dataset.provenance)
+        own = UserImages(path, dataset.splits(), dataset.classes, stored=dataset.provenance, task=dataset.task)
     else:
         content = read_npz(path)
         own = UserImages(path, dict(content.parts), content.classes, task=content.task, groups=content.groups)

@@ -70,10 +70,15 @@ class Classifier(nn.Module):
         self.task = Classification(self.classes) if task is None else task
 
     @property
+    def recipe(self) -> dict[str, Any]:
+        """The fields of the recipe that trained the network; empty if the file has none."""
+        recipe: dict[str, Any] = json.loads(self.metadata.get("recipe", "{}"))
+        return recipe
+
+    @property
     def dataset(self) -> str | None:
         """Today's name, or the path, of the dataset that the network was trained on; None if the file has none."""
-        recipe: dict[str, Any] = json.loads(self.metadata.get("recipe", "{}"))
-        name = recipe.get("data")
+        name = self.recipe.get("data")
         return None if name is None else current_name(name, self.provenance)
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -22,12 +22,12 @@ from coattend.models.options import Options, differing_options, verified_options
 from coattend.models.paper import TABLE_1, Published
 from coattend.models.restriction import restricted
 from coattend.models.user_network import (
+    address_of,
+    address_of_module,
     builder_of,
     builder_of_copies,
     import_definition,
-    place_of,
-    place_of_module,
-    split_place,
+    split_address,
 )
 
 Builder = TypeVar("Builder", bound=Callable[..., EquivariantNetwork])
@@ -163,8 +163,8 @@ def split_name(name: str) -> tuple[str, str]:
     if not isinstance(name, str):
         raise ValueError(f"expected a model's name such as 'p4cnn', got {name!r}; `coattend models` lists all.")
     own, _, options = name.partition(":")
-    place = None if own in MODELS else split_place(name)
-    return (own, options) if place is None else place
+    address = None if own in MODELS else split_address(name)
+    return (own, options) if address is None else address
 
 
 def model_entry(name: str) -> ModelEntry:
@@ -177,17 +177,17 @@ def register_user_model(name: str, *, trusted: bool) -> None:
 
     Unless ``trusted``, the module has to be in the current folder or to be imported already.
     """
-    place = None if name.partition(":")[0] in MODELS else split_place(name)
-    if place is not None and place[0] not in MODELS:
-        _add_user_model(place[0], builder_of(import_definition(place[0], trusted), place[0]))
+    address = None if name.partition(":")[0] in MODELS else split_address(name)
+    if address is not None and address[0] not in MODELS:
+        _add_user_model(address[0], builder_of(import_definition(address[0], trusted), address[0]))
 
 
 def register_module(model: Callable[..., nn.Module] | nn.Module) -> str:
     """Register a function or class that builds a network, or one that is built; return its name."""
     if isinstance(model, nn.Module):
-        key, builder = place_of_module(model), builder_of_copies(model)
+        key, builder = address_of_module(model), builder_of_copies(model)
     else:
-        key = place_of(model)
+        key = address_of(model)
         builder = builder_of(model, key)
     if key in MODELS:
         MODELS.remove(key)  # another of the same name, as in a notebook

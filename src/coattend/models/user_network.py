@@ -18,7 +18,7 @@ from coattend.groups import FiniteGroup, get_group
 from coattend.models.blocks import Blocks
 from coattend.models.network import EquivariantNetwork
 
-PLACE = re.compile(r"(?P<key>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(?::(?P<options>.*))?")
+ADDRESS = re.compile(r"(?P<key>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(?::(?P<options>.*))?")
 GIVEN = "given"
 OF_THE_DATA = {"num_classes": 2, "in_channels": 3}
 TAKEN = {"layers", "group", "relative", *Blocks.__dataclass_fields__}
@@ -55,24 +55,24 @@ def group_of(module: nn.Module) -> FiniteGroup:
     return max(known, key=lambda group: group.order, default=get_group("z2"))
 
 
-def split_place(name: str) -> tuple[str, str] | None:
+def split_address(name: str) -> tuple[str, str] | None:
     """Return ``module:function`` and the options after it; None for the name of a registered network.
 
-    >>> split_place("my_networks:small:width=8"), split_place("p4cnn:width=8")
+    >>> split_address("my_networks:small:width=8"), split_address("p4cnn:width=8")
     (('my_networks:small', 'width=8'), None)
     """
-    match = PLACE.fullmatch(name)
+    match = ADDRESS.fullmatch(name)
     if match is None or match["key"].rpartition(":")[2] + "=" in name:
         return None
     return match["key"], match["options"] or ""
 
 
-def import_definition(place: str, trusted: bool) -> Callable[..., Any]:
+def import_definition(address: str, trusted: bool) -> Callable[..., Any]:
     """Import ``module:name``; unless ``trusted``, only from the current folder or if it has been imported already.
 
     A file of weights names what builds its network: it must not make this process import any module there is.
     """
-    module_name, _, attribute = place.partition(":")
+    module_name, _, attribute = address.partition(":")
     if module_name == GIVEN:
         raise ValueError(
             f"the network was trained as a module, a {attribute}, and nothing says how to build it; call "
@@ -83,13 +83,13 @@ def import_definition(place: str, trusted: bool) -> Callable[..., Any]:
         sys.path.insert(0, here)
     if not trusted and module_name not in sys.modules and not _is_below(module_name, Path(here)):
         raise ValueError(
-            f"the network is built by {place}, which is not in this folder; run this where {module_name} is, or import "
-            "it first."
+            f"the network is built by {address}, which is not in this folder; run this where {module_name} is, or "
+            "import it first."
         )
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(f"{module_name} of {place} cannot be imported ({error}); run this in its folder.") from error
+        raise ValueError(f"{module_name} of {address} cannot be imported ({error}); run this in its folder.") from error
     definition = getattr(module, attribute, None)
     if not callable(definition):
         known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
@@ -105,7 +105,7 @@ def _is_below(module_name: str, folder: Path) -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve().is_relative_to(folder.resolve())
 
 
-def builder_of(definition: Callable[..., Any], place: str) -> Callable[..., UserNetwork]:
+def builder_of(definition: Callable[..., Any], address: str) -> Callable[..., UserNetwork]:
     """Return a builder for the registry; its options are the parameters of the user's function that have defaults.
 
     ``num_classes`` and ``in_channels`` are passed if the function takes them.
@@ -121,14 +121,14 @@ def builder_of(definition: Callable[..., Any], place: str) -> Callable[..., User
     missing = [name for name in needed if name not in OF_THE_DATA]
     if missing:
         raise ValueError(
-            f"{place} needs {', '.join(missing)}; expected a function of num_classes, in_channels and options with "
+            f"{address} needs {', '.join(missing)}; expected a function of num_classes, in_channels and options with "
             "defaults, which returns a torch module."
         )
 
     def build(layers: Blocks, num_classes: int = 2, in_channels: int = 3, **own: Any) -> UserNetwork:
         of_the_data = {"num_classes": num_classes, "in_channels": in_channels}
         module = definition(**{name: of_the_data[name] for name in passed}, **own)
-        return wrapped(module, place, num_classes, in_channels)
+        return wrapped(module, address, num_classes, in_channels)
 
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
     fixed = [inspect.Parameter("layers", positional)]
@@ -142,25 +142,25 @@ def builder_of_copies(module: nn.Module) -> Callable[..., UserNetwork]:
     """Return a builder of copies of a module, with the weights it has."""
 
     def build(layers: Blocks, num_classes: int = 2, in_channels: int = 3) -> UserNetwork:
-        return wrapped(copy.deepcopy(module), place_of_module(module), num_classes, in_channels)
+        return wrapped(copy.deepcopy(module), address_of_module(module), num_classes, in_channels)
 
     return build
 
 
-def wrapped(module: object, place: str, num_classes: int, in_channels: int) -> UserNetwork:
+def wrapped(module: object, address: str, num_classes: int, in_channels: int) -> UserNetwork:
     """Return a module as a network; raise if it is none."""
     if not isinstance(module, nn.Module):
-        raise ValueError(f"{place} must return a torch module, got {type(module).__name__}.")
+        raise ValueError(f"{address} must return a torch module, got {type(module).__name__}.")
     if next(module.parameters(), None) is None:
-        raise ValueError(f"{place} returned a {type(module).__name__} without parameters; there is nothing to train.")
+        raise ValueError(f"{address} returned a {type(module).__name__} without parameters; there is nothing to train.")
     return UserNetwork(module, num_classes, in_channels)
 
 
-def place_of_module(module: nn.Module) -> str:
+def address_of_module(module: nn.Module) -> str:
     """Return the name of a network that was passed as a module, which other processes cannot build."""
     return f"{GIVEN}:{type(module).__name__}"
 
 
-def place_of(definition: Any) -> str:
+def address_of(definition: Any) -> str:
     """Return ``module:name`` of a function or class."""
     return f"{definition.__module__}:{definition.__qualname__.replace('<locals>.', '').replace('.', '_')}"

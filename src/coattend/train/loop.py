@@ -75,13 +75,13 @@ def fit(
     register_user_model(key, trusted=True)
     where = data.name if isinstance(data, Dataset) else str(data)
     chosen = replace(recipe, data=where) if isinstance(recipe, Recipe) else get_recipe(recipe, key, where)
-    given = data if isinstance(data, Dataset) else None
-    return _train(key, given, changed(chosen, settings), seed, root, name, accelerator, devices, nodes)
+    passed = data if isinstance(data, Dataset) else None
+    return _train(key, passed, changed(chosen, settings), seed, root, name, accelerator, devices, nodes)
 
 
 def _train(
     model_name: str,
-    given: Dataset | None,
+    passed: Dataset | None,
     recipe: Recipe,
     seed: int,
     root: str | Path,
@@ -95,7 +95,7 @@ def _train(
     if not isinstance(root, (str, Path)):
         raise ValueError(f"train expects the folder for its runs as a path, got {root!r}.")
     check_seed(seed)
-    if given is None:
+    if passed is None:
         recipe = replace(recipe, data=absolute_path(recipe.data))
     if recipe.start is not None:
         recipe = replace(recipe, start=absolute_path(recipe.start))
@@ -117,10 +117,10 @@ def _train(
         stack.enter_context(folder.writing())
         check_one_precision(fabric, recipe)
         # A user's images are read before a result is returned: another folder may have the same name.
-        named = given is None and is_named(recipe.data)
+        named = passed is None and is_named(recipe.data)
         if named and (result := by_first(fabric, lambda: finished(None))) is not None:
             return result
-        data = together(fabric, lambda: load_recipe_data(recipe) if given is None else given)
+        data = together(fabric, lambda: load_recipe_data(recipe) if passed is None else passed)
         if (result := by_first(fabric, lambda: finished(data))) is not None:
             return result
         task = together(fabric, lambda: make_task(data, chosen_splits(data, recipe)[0], is_balanced(recipe)))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +13,9 @@ from coattend.models.prediction import write_csv
 from coattend.tasks import Classified, Task
 from coattend.train.batches import Prepared
 from coattend.train.evaluate import Tested
-from coattend.train.run_folder import SCORES, TABLE, WORST, RunFolder
+from coattend.train.run_folder import TABLE, WORST, RunFolder
+from coattend.train.scores import FILE as SCORES
+from coattend.train.scores import scores_of
 
 SHOWN = 24  # images of the contact sheet
 
@@ -44,18 +44,10 @@ def write_outcome(
     headings, rows = task.table(headline.evaluation, headline.targets)
     table = [(name, *row) for name, row in zip(names, rows, strict=True)]
     write_csv(folder.path / TABLE, ("path", *headings), table)
-    folder.write(SCORES, scores(task, headline))
+    folder.write(SCORES, scores_of(task, headline.evaluation).to_dict())
     folder.write_skipped([*data.skipped, *((failure.name, failure.reason) for failure in prepared.unreadable())])
     captions = [tuple(f"{heading} {value}" for heading, value in zip(headings, row, strict=True)) for row in rows]
     write_worst(folder, data, headline, names, captions, predict)
-
-
-def scores(task: Task, outcome: Tested) -> dict[str, Any]:
-    """Return score and figures by class, as scores.json has them."""
-    evaluation = outcome.evaluation
-    confusion = None if evaluation.confusion is None else evaluation.confusion.tolist()
-    facts = {"task": task.name, "score": task.score, "value": evaluation.accuracy, "loss": evaluation.loss}
-    return {**facts, "classes": list(task.classes), **asdict(evaluation.table), "confusion": confusion}
 
 
 def image_names(data: Dataset, indices: Tensor) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from coattend._words import did_you_mean
 from coattend.models import model_entry
+from coattend.models.registry import register_user_model
 from coattend.train.recipe import Recipe, changed
 
 # Ours. For mini: 2,000 digits, a few minutes on two cores.
@@ -187,6 +188,8 @@ def get_recipe(name: str, model: str | None = None, data: str | None = None) -> 
         raise ValueError(f"expected the name of a recipe, one of {', '.join(NAMES)}, got {name!r}.")
     if name not in NAMES:
         raise ValueError(f"unknown recipe {name!r}{did_you_mean(name, NAMES)}; available: {', '.join(NAMES)}.")
+    if model is not None:
+        register_user_model(model, trusted=True)
     recipe = _paper_recipe(model) if name == "paper" else SHARED[name]
     if model is not None and name != "paper":
         fields = model_entry(model).recipe

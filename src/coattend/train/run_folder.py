@@ -32,10 +32,11 @@ from coattend.train.predictions import read_predictions, write_predictions
 from coattend.train.recipe import Recipe, split_name
 from coattend.train.record import Record, record_of
 from coattend.train.run import Result, Run, digest_of
+from coattend.train.scores import FILE as SCORES
 from coattend.version import __version__
 
 PREDICTIONS = "predictions.npz"
-TABLE, SCORES, SKIPPED, WORST = "predictions.csv", "scores.json", "skipped.csv", "worst.png"
+TABLE, SKIPPED, WORST = "predictions.csv", "skipped.csv", "worst.png"
 FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST, PREDICTIONS, TABLE, SCORES, SKIPPED,
          WORST)  # fmt: skip
 LONGEST = 120  # bytes of a folder's name; file systems allow 255

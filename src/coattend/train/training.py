@@ -31,6 +31,7 @@ from coattend.tasks import Evaluation, Task
 from coattend.train.averaging import AveragedWeights, make_average
 from coattend.train.batches import AnyExamples, Prepared
 from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
+from coattend.train.estimate import duration, estimated_seconds
 from coattend.train.evaluate import Tested, examine, network_error
 from coattend.train.history import Best, Epoch
 from coattend.train.network import count_parameters
@@ -41,8 +42,10 @@ from coattend.train.progress import Board, TrainingProgress
 from coattend.train.recipe import Recipe
 from coattend.train.restriction import drop_poses, poses_due
 from coattend.train.run import Result, summarize
-from coattend.train.run_folder import RunFolder
+from coattend.train.run_folder import SKIPPED, RunFolder
 from coattend.train.step import check_outcome, check_weights, train_epoch
+
+SHOWN = 10  # unreadable files that are printed
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,10 @@ class Training:
         model, optimizer = fabric.setup(network, plain_optimizer)
         average = self._average(network, state)
         with ExitStack() as stack:
-            leads = fabric.is_global_zero
+            leads, reported = fabric.is_global_zero, 0
             progress = stack.enter_context(TrainingProgress(title, recipe.epochs, first_epoch, leads))
-            progress.say(self.data.summary())
-            progress.say(f"precision {recipe.precision}")
-            progress.say(by_first(fabric, lambda: exactness_line(network, self.data.image_shape[1:])))
+            for line in by_first(fabric, lambda: self._opening_lines(network, first_epoch)):
+                progress.say(line)
             board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
             for epoch in range(first_epoch, recipe.epochs):
                 started = time.perf_counter()
@@ -85,6 +87,7 @@ class Training:
                     average = make_average(network, recipe)
                     best = None  # a network of another shape
                 loss, accuracy = self._learn(model, network, optimizer, average, epoch, progress)
+                reported = self._report_unreadable(reported, progress)
                 check_weights(network, recipe, epoch)
                 trained, waited = time.perf_counter() - started, self.prepared.waited
                 tested, tested_model = (network, model) if average is None else (average.network, average.network)
@@ -117,6 +120,35 @@ class Training:
             if average is not None:
                 return self._finish(average.network, average.network, best)
             return self._finish(network, model, best)
+
+    def _opening_lines(self, network: EquivariantNetwork, first_epoch: int) -> list[str]:
+        """Return what was read, what was left out, the network, whether it is exact, and how long it will take."""
+        data, recipe = self.data, self.recipe
+        lines = [data.summary()]
+        if data.skipped:
+            lines.append(f"left out {len(data.skipped):,} files, listed in {self.folder.path / SKIPPED}:")
+            lines += [f"  {reason}" for _, reason in data.skipped[:SHOWN]]
+        lines += [f"precision {recipe.precision}", exactness_line(network, data.image_shape[1:])]
+        if self.fabric.world_size == 1 and first_epoch < recipe.epochs:
+            images = len(self.prepared.train)
+            seconds = estimated_seconds(network, data.image_shape, recipe, images)
+            left = duration(seconds * (recipe.epochs - first_epoch) / recipe.epochs)
+            lines.append(
+                f"{count_parameters(network):,} parameters; {recipe.epochs - first_epoch} epochs of {images:,} images, "
+                f"about {left} without reading and testing"
+            )
+        return lines
+
+    def _report_unreadable(self, reported: int, progress: TrainingProgress) -> int:
+        """Print and write which images could not be read since the last epoch; return how many there are in all."""
+        failures = self.prepared.unreadable()
+        if len(failures) > reported:
+            progress.say(f"skipped {len(failures):,} images that became unreadable while training:")
+            for failure in failures[:SHOWN]:
+                progress.say(f"  {failure.reason}")
+            skipped = [*self.data.skipped, *((failure.name, failure.reason) for failure in failures)]
+            by_first(self.fabric, lambda: self.folder.write_skipped(skipped))
+        return len(failures)
 
     def _average(self, network: EquivariantNetwork, state: Checkpoint | None) -> AveragedWeights | None:
         try:
@@ -219,7 +251,12 @@ def restored(
 
 
 def save_weights(
-    path: Path, network: EquivariantNetwork, preprocessing: Preprocessing, recipe: Recipe, data: Dataset, task: Task
+    path: Path,
+    network: EquivariantNetwork,
+    preprocessing: Preprocessing,
+    recipe: Recipe,
+    data: Dataset,
+    task: Task | None = None,
 ) -> None:
     """Write the network with its preprocessing, classes, task and recipe."""
     metadata = {"recipe": json.dumps(recipe.to_dict())}
