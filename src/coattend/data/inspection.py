@@ -74,7 +74,9 @@ def inspect_images(path: Path, group: str | None = None) -> Inspection:
 def unreadable(part: AnySplit) -> list[str]:
     """Return the problems of images that are still on disk, by reading them all."""
     problems: list[str] = []
-    for index in range(len(part)) if isinstance(part, StreamedSplit) else ():
+    if not isinstance(part, StreamedSplit):
+        return problems
+    for index in range(len(part)):
         try:
             part.read(index)
         except DataError as error:

@@ -111,6 +111,17 @@ class EvaluationReport:
         return self.tested.evaluation
 
     @property
+    def labels(self) -> Tensor:
+        """The true classes, as indices of the network's; only for tasks whose targets are in memory."""
+        assert self.tested.targets is not None
+        return self.tested.targets
+
+    def confusion(self) -> Tensor:
+        """Return how many images, or pixels, of each class (rows) were given which class (columns)."""
+        assert self.evaluation.confusion is not None
+        return self.evaluation.confusion
+
+    @property
     def is_equivariant(self) -> bool:
         """Whether rounding explains the equivariance error."""
         return self.equivariance_error <= EXACT
