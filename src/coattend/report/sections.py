@@ -140,7 +140,8 @@ def angle_sections(networks: Sequence[PicturedNetwork], gallery: Gallery) -> lis
     """Measure and draw the error by angle, with one section per dataset."""
     by_data: dict[str, list[PicturedNetwork]] = {}
     for network in networks:
-        by_data.setdefault(network.data.name, []).append(network)
+        if network.trained.task.name == "classification":
+            by_data.setdefault(network.data.name, []).append(network)
     sections = []
     for data, members in by_data.items():
         images = min(
@@ -183,9 +184,14 @@ class AttentionSection:
     pictures: tuple[Markup, ...]
 
 
-def attention_section(network: PicturedNetwork, gallery: Gallery) -> AttentionSection:
-    """Draw the first and the middle attention layer on the first test image; without attention the first layer."""
+def attention_section(network: PicturedNetwork, gallery: Gallery) -> AttentionSection | None:
+    """Draw the first and the middle attention layer on the first test image; without attention the first layer.
+
+    Return None for a network without layers on a group.
+    """
     posed = posed_views(network.trained, network.data.test.head(1).in_memory().images[0])
+    if not posed.views:
+        return None
     attentive = has_attention(network.trained.network)
     layers = sorted({0, len(posed.views) // 2}) if attentive else [0]
     content = "masks" if attentive else "responses"

@@ -75,7 +75,8 @@ def write_worst(
     cells = []
     for i in worst:
         shown = data.test.at(outcome.indices[i : i + 1].cpu()).in_memory()
-        name, image = names[i].replace("\\", "/").rpartition("/")[2], shown.images[0]
+        name = names[i].replace("\\", "/").rpartition("/")[2].removeprefix(f"{data.name} ")
+        image = shown.images[0]
         if outcome.targets is None:
             answer = predict(shown.images).argmax(1)[0].cpu()
             cells.append(Cell(image, (name, "truth"), shown.labels[0]))
