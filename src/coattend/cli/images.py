@@ -14,7 +14,7 @@ from coattend.cli.program import File, Folder, Run, app, shown
 @app.command
 def data(
     action: tyro.conf.Positional[Literal["list", "fetch", "inspect"]],
-    name: Annotated[tyro.conf.Positional[str | None], shown("[NAME|PATH]")] = None,
+    name: Annotated[tyro.conf.Positional[str | None], shown("[NAME|FOLDER]")] = None,
     sheet: File = None,
     group: Annotated[str | None, shown("COLUMN")] = None,
 ) -> int:

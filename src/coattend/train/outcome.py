@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coattend.data import Dataset
-from coattend.data.contact_sheet import Cell, contact_sheet
+from coattend.data.contact_sheet import CHARACTERS, Cell, contact_sheet
 from coattend.models.prediction import write_csv
 from coattend.tasks import Classified, Task
 from coattend.train.batches import Prepared
@@ -46,8 +46,22 @@ def write_outcome(
     write_csv(folder.path / TABLE, ("path", *headings), table)
     folder.write(SCORES, scores_of(task, headline.evaluation).to_dict())
     folder.write_skipped([*data.skipped, *((failure.name, failure.reason) for failure in prepared.unreadable())])
-    captions = [tuple(f"{heading} {value}" for heading, value in zip(headings, row, strict=True)) for row in rows]
+    captions = [tuple(caption(heading, value) for heading, value in zip(headings, row, strict=True)) for row in rows]
     write_worst(folder, data, headline, names, captions, predict)
+
+
+def caption(heading: str, value: object) -> str:
+    """Return a line below an image: a heading, shortened if need be, and a number to four digits or a text.
+
+    >>> caption("predicted covered area, %", "30.1234567")
+    'predicted cove… 30.12'
+    """
+    try:
+        text = f"{float(str(value)):.4g}"
+    except ValueError:
+        text = str(value)
+    room = max(4, CHARACTERS - len(text) - 1)
+    return f"{heading if len(heading) <= room else f'{heading[: room - 1]}…'} {text}"
 
 
 def image_names(data: Dataset, indices: Tensor) -> list[str]:
