@@ -84,6 +84,8 @@ def write_onnx(
             "--int8 is calibrated on images, but the file holds a network without its preprocessing; expected a file "
             "written by `coattend train`."
         )
+    if network.task.name != "classification":
+        raise ValueError(f"--int8 reports the test error of classifiers, and this network is for {network.task.name}.")
     data = data or network.dataset
     if data is None:
         raise ValueError("--int8 is calibrated on images; name a dataset with --data.")

@@ -124,6 +124,8 @@ def _train(
         if (result := by_first(fabric, lambda: finished(data))) is not None:
             return result
         task = together(fabric, lambda: make_task(data, chosen_splits(data, recipe)[0], is_balanced(recipe)))
+        if recipe.keep_poses < 1 and task.name != "classification":
+            raise ValueError(f"keep_poses measures contributions to the classes of images, not for {task.name}.")
         prepared = together(fabric, lambda: prepare(data, recipe, fabric.device))
         make_augmentation(recipe.augmentation)  # refuses unknown steps before anything is written
         torch.manual_seed(seed)

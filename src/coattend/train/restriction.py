@@ -94,6 +94,8 @@ def restrict_trained(
     check_target(to, overwrite)
     file = weights_file(path)
     trained = load_trained(file)
+    if trained.task.name != "classification":
+        raise RunError(f"restrict measures contributions to classes of images, and {file} is for {trained.task.name}.")
     recipe = Recipe.from_dict(read_header_recipe(file, trained.metadata))
     source = matching_data(trained, data or current_name(recipe.data, trained.provenance))
     train = examples(trained, source.train, train_images)
