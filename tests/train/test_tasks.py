@@ -178,3 +178,21 @@ def test_wrong_data_end_before_training(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected class numbers"):
         fit("tests.own_networks:segmenter", top, SMALL, root=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+def test_dark_files_of_16_bits_are_trained_on_and_predicted(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from coattend.models.prediction import FilePrediction, predict_files
+
+    for i in range(40):
+        level = 20 + 60 * (i % 2)  # of 65535
+        pixels = (np.random.RandomState(i).randint(0, 20, (8, 8)) + level).astype(np.uint16)
+        path = tmp_path / "dark" / ("low", "high")[i % 2] / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    result = fit("tests.own_networks:Plain", tmp_path / "dark", SMALL, root=tmp_path, name="d", settings=["epochs=15"])
+    assert result.test_error == 0
+    trained = load_trained(tmp_path / "d" / "seed0")
+    answers = list(predict_files(trained, [tmp_path / "dark"]))
+    assert all(isinstance(a, FilePrediction) and a.prediction.label == a.path.parent.name for a in answers)

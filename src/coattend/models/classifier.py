@@ -97,6 +97,10 @@ class Classifier(nn.Module):
                 f"predict expects values from 0 to 255, got none above {float(images.max()):g}; multiply images with "
                 "values from 0 to 1 by 255."
             )
+        return self.predict_pixels(images)
+
+    def predict_pixels(self, images: Tensor) -> list[Prediction]:
+        """Classify images that are known to have values from 0 to 255; those of dark files with 16 bits are below 1."""
         stages = {"stages": self.network.stages}
         with evaluating(self), recording(self.network, lambda call: call.output, stages) as features:
             outputs = self(images)

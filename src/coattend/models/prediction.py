@@ -46,7 +46,7 @@ def predict_files(classifier: Classifier, images: Sequence[Path]) -> Iterator[Fi
         for file in files:
             try:
                 image = convert_channels(read_image(file), channels)
-                (prediction,) = classifier.predict(fit_images(image[None], size, classifier.fit))
+                (prediction,) = classifier.predict_pixels(fit_images(image[None], size, classifier.fit))
             except DataError as error:
                 yield error if str(file) in str(error) else DataError(f"{file}: {error}")
                 continue
