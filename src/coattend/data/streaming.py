@@ -141,9 +141,9 @@ class Batch:
 class BatchReader:
     """Reads batches of a split by worker processes, in the order in which they are asked for.
 
-    With ``replace``, for training, an image that cannot be read is replaced by the next one of the split that can, so that
-    batches keep their size; workers live as long as the reader. Without it, unreadable images are left out, and workers
-    end with each pass: every process costs memory.
+    With ``replace``, for training, an image that cannot be read is replaced by the next one of the split that can, so
+    that batches keep their size; workers live as long as the reader. Without it, unreadable images are left out, and
+    workers end with each pass: every process costs memory.
     """
 
     def __init__(self, split: StreamedSplit, workers: int, *, replace: bool) -> None:
