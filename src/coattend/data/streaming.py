@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -160,7 +162,19 @@ class BatchReader:
     def read(self, batches: Sequence[list[int]]) -> Iterator[Batch]:
         """Yield every batch of indices; one of which no image could be read is left out."""
         self._order.batches = batches
+        if self._loader.num_workers:
+            _release_freed_memory()
         yield from (batch for batch in self._loader if len(batch.indices) or batch.unreadable)
+
+
+def _release_freed_memory() -> None:
+    """Return freed memory to the operating system before processes are forked.
+
+    They would inherit it, and keep a copy of every page that this process writes to again.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:  # glibc has it
+        trim(0)
 
 
 class _Order:
