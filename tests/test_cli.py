@@ -159,8 +159,8 @@ def test_recipes_lists_every_field_with_its_values(capsys: pytest.CaptureFixture
     lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.strip()}
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names & set(lines) == names - {"name", "settings"}
-    assert lines["epochs"] == ["12", "30", "60", "300"]
-    assert lines["optimizer"] == ["adamw", "adamw", "adamw", "adam"]
+    assert lines["epochs"] == ["12", "30", "60", "30", "300"]
+    assert lines["optimizer"] == ["adamw", "adamw", "adamw", "adamw", "adam"]
 
 
 def test_version_and_help_do_not_load_torch(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ FLOORS = [
     "nn",
     "equivariance",
     "data",
+    "tasks",
     "models",
     "export",
     "conversion",

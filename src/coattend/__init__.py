@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from coattend import models as models
     from coattend import nn as nn
     from coattend import report as report
+    from coattend import tasks as tasks
     from coattend import train as train
     from coattend.conversion import ConversionError as ConversionError
     from coattend.conversion import equivariantize as equivariantize
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from coattend.models import turned as turned
     from coattend.nn.attention import register_attention as register_attention
     from coattend.nn.observe import attention_masks as attention_masks
+    from coattend.tasks import register_task as register_task
 
 # Loaded on first use: torch takes seconds, which `coattend --help` does not need, and Ctrl-C meanwhile is no error.
 _PUBLIC = {
@@ -65,6 +67,7 @@ _PUBLIC = {
     "nn.attention": ("register_attention",),
     "nn.observe": ("attention_masks",),
     "report": (),
+    "tasks": ("register_task",),
     "train": (),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

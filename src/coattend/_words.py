@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 EXTRAS = {
     "PIL": "images",
+    "tifffile": "images",
+    "pyarrow": "tables",
     "lightning_fabric": "train",
     "torchmetrics": "train",
     "tensorboard": "train",

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coattend.data import DataError, Dataset, available, load_data
+from coattend.data import DataError, Dataset, available, load_data, medmnist
 from coattend.data.images import fit_images
 from tests.data import fakes
 
@@ -22,7 +22,7 @@ def test_a_missing_set_names_the_command_and_the_folder(folder: Path, name: str)
 def test_unknown_names_and_paths(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
         DataError,
-        match=r"unknown dataset 'rotated_mnist' \(did you mean rotated-mnist or rotated-mnist-v1 or mnist\?\); the",
+        match=r"unknown dataset 'rotated_mnist' \(did you mean rotated-mnist or rotated-mnist-v1 or octmnist\?\); the",
     ):
         load_data("rotated_mnist")
     with pytest.raises(DataError, match="unknown dataset 'xxx"):
@@ -34,14 +34,16 @@ def test_unknown_names_and_paths(folder: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", str(tmp_path / "nothing"), "nothing.npz"):
         with pytest.raises(DataError, match="does not exist; expected an image folder, an .npz, or one of mini"):
             load_data(path)
-    (tmp_path / "a.csv").write_text("1")
-    with pytest.raises(DataError, match="expected an image folder or an .npz .* got a .csv file"):
-        load_data(tmp_path / "a.csv")
+    (tmp_path / "a.txt").write_text("1")
+    with pytest.raises(DataError, match="expected an image folder, an .npz .* got a .txt file"):
+        load_data(tmp_path / "a.txt")
 
 
 def test_the_list_has_every_name_and_what_is_there(folder: Path) -> None:
     listed = {entry.name: entry for entry in available()}
-    assert list(listed) == ["mini", "cifar10", "mnist", "rotated-mnist", "rotated-mnist-v1"]
+    first = ["mini", "cifar10", "radio-galaxies", *medmnist.MEMBERS]
+    assert list(listed) == [*first, "mnist", "nuclei-mini", "rotated-mnist", "rotated-mnist-v1"]
+    assert listed["nuclei-mini"].provenance.startswith("Data Science Bowl 2018 nuclei")
     assert listed["mini"].provenance == "generated from MNIST (seed 28)"
     assert listed["rotated-mnist"].sizes == (10_000, 2_000, 50_000)
     assert listed["cifar10"].where is None

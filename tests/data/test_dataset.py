@@ -21,7 +21,7 @@ def test_train_and_valid_are_joined_in_order() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (torch.zeros(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64), "expects uint8 images"),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.int16), torch.zeros(2, dtype=torch.int64), "expects uint8 images"),
         (torch.zeros(2, 4, 4, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), r"got torch.uint8 \(2, 4, 4\)"),
         (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), "one int64 label per image"),
         (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2, dtype=torch.float32), "got torch.float32"),

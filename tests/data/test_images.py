@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coattend.data import DataError
-from coattend.data.images import fit_images, image_size, read_image
+from coattend.data.images import Fit, fit_images, image_facts, image_size, read_image
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -61,14 +61,67 @@ def tiff16(width: int, height: int) -> bytes:
 def test_deep_colours_are_refused_and_not_cut_to_their_high_byte(tmp_path: Path) -> None:
     rows = b"".join(b"\0" + row.tobytes() for row in pixels((6, 9, 6)))
     (tmp_path / "a.png").write_bytes(png(9, 6, 16, 2, rows))
-    (tmp_path / "a.tif").write_bytes(tiff16(9, 6))
     (tmp_path / "a.ppm").write_bytes(b"P6 9 6 4095\n" + bytes(9 * 6 * 6))
-    for name, bits in (("a.png", 16), ("a.tif", 16), ("a.ppm", 12)):
+    for name, bits in (("a.png", 16), ("a.ppm", 12)):
         with Image.open(tmp_path / name) as image:
             assert image.mode == "RGB"  # so Pillow's mode does not tell
         for read in (read_image, image_size):
             with pytest.raises(DataError, match=f"{name}: expected 8 bits per channel, got {bits} bits; convert it"):
                 read(tmp_path / name)
+
+
+def test_16_bits_keep_all_their_values(tmp_path: Path) -> None:
+    pytest.importorskip("tifffile")
+    (tmp_path / "colour.tif").write_bytes(tiff16(9, 6))
+    expected = pixels((6, 9, 6)).view(np.uint16).transpose(2, 0, 1)
+    colour = read_image(tmp_path / "colour.tif")
+    assert image_facts(tmp_path / "colour.tif") == (6, 9, 3, 16)
+    assert colour.dtype == torch.float32
+    assert np.array_equal((colour * 257).round().int().numpy(), expected.astype(np.int32))
+    Image.fromarray(expected[0]).save(tmp_path / "grey.png")
+    assert image_facts(tmp_path / "grey.png") == (6, 9, 1, 16)
+    assert torch.equal(read_image(tmp_path / "grey.png"), colour[:1])
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((5, 6, 9), "CYX"), ((6, 9, 5), "YXC"), ((2, 6, 9), "CYX")])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_tiff_may_have_any_number_of_channels(
+    tmp_path: Path, shape: tuple[int, ...], axes: str, dtype: type[np.generic]
+) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    values = np.random.RandomState(1).randint(0, np.iinfo(dtype).max + 1, shape).astype(dtype)
+    tifffile.imwrite(tmp_path / "a.tif", values, metadata={"axes": axes}, photometric="minisblack", compression="zlib")
+    expected = values if axes == "CYX" else values.transpose(2, 0, 1)
+    read = read_image(tmp_path / "a.tif")
+    assert image_facts(tmp_path / "a.tif")[:3] == (6, 9, len(expected))
+    scale = 1 if dtype is np.uint8 else 257
+    assert np.array_equal((read.double() * scale).round().numpy(), expected)
+
+
+def test_a_stack_and_a_damaged_tiff_are_refused(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.zeros((4, 6, 9), np.uint16), metadata={"axes": "ZYX"}, photometric="minisblack")
+    with pytest.raises(DataError, match="a.tif holds 4 images, expected one"):
+        read_image(path)
+    tifffile.imwrite(path, np.zeros((6, 9, 5), np.float32), metadata={"axes": "YXC"}, photometric="minisblack")
+    with pytest.raises(DataError, match="expected 8 or 16 bits per channel, got float32"):
+        read_image(path)
+    path.write_bytes(tiff16(9, 6)[:100])
+    with pytest.raises(DataError, match="a.tif cannot be read as an image"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("fit", ["resize", "crop"])
+def test_fitting_16_bits_commutes_with_turns_and_keeps_whole_numbers(fit: Fit) -> None:
+    whole = torch.from_numpy(np.random.RandomState(0).randint(0, 65536, (2, 1, 23, 31))).double()
+    images = (whole * (255 / 65535)).float()
+    fitted = fit_images(images, 8, fit)
+    assert fitted.dtype == torch.float32
+    assert ((fitted.double() * 257) - (fitted.double() * 257).round()).abs().max() < 0.01
+    for turns in range(4):
+        assert torch.equal(fit_images(images.rot90(turns, (-2, -1)), 8, fit), fitted.rot90(turns, (-2, -1)))
+    assert torch.equal(fit_images(images.flip(-1), 8, fit), fitted.flip(-1))
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.bmp", "a.webp", "a.ppm"])

@@ -20,7 +20,7 @@ from coattend.models.pretrained import pretrained_file
 from coattend.models.records import read_header_recipe
 from coattend.train import Recipe, RunError
 from coattend.train.batches import prepare
-from coattend.train.loop import save_weights
+from coattend.train.training import save_weights
 
 
 @pytest.fixture

@@ -106,7 +106,8 @@ def test_strong_takes_all_images_and_looks_at_the_test_images_once(
     assert recipe.augmentation == ("elastic=1.5", "rotate")
     looks: list[int] = []
     monkeypatch.setattr(
-        "coattend.train.loop.evaluate", _counted(looks, __import__("coattend.train.evaluate", fromlist=["x"]).evaluate)
+        "coattend.train.training.examine",
+        _counted(looks, __import__("coattend.train.evaluate", fromlist=["x"]).examine),
     )
     small = changed(get_recipe("strong", MODEL, "mini"), ["epochs=2", "test_images=40", "train_images=2100"])
     result = train(MODEL, small, 0, tmp_path, accelerator="cpu")

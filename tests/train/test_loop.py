@@ -29,7 +29,7 @@ def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
     folder = RunFolder.of(tmp_path, MODEL, recipe, 3)
     assert {p.name for p in folder.path.iterdir()} == {
         "run.json", "result.json", "metrics.jsonl", "best.safetensors", "last.safetensors", "predictions.npz",
-        "tensorboard", "lock",
+        "predictions.csv", "scores.json", "worst.png", "tensorboard", "lock",
     }  # fmt: skip
     run = folder.run
     assert (run.model, run.seed, run.recipe) == (MODEL, 3, recipe)

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from coattend.data import Split, load_data
-from coattend.train import Result, RunError, RunFolder, changed, get_recipe, train
-from coattend.train import loop as training
+from coattend.train import Result, RunError, RunFolder, changed, get_recipe, train, training
 from tests.train.conftest import tiny
 
 MODEL = "p4cnn:width=1"

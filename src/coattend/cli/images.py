@@ -13,16 +13,23 @@ from coattend.cli.program import File, Folder, Run, app, shown
 
 @app.command
 def data(
-    action: tyro.conf.Positional[Literal["list", "fetch"]],
-    name: Annotated[tyro.conf.Positional[str | None], shown("[NAME]")] = None,
+    action: tyro.conf.Positional[Literal["list", "fetch", "inspect"]],
+    name: Annotated[tyro.conf.Positional[str | None], shown("[NAME|FOLDER]")] = None,
+    sheet: File = None,
+    group: Annotated[str | None, shown("COLUMN")] = None,
 ) -> int:
-    """List the datasets and where they are, or fetch one.
+    """List the datasets and where they are, fetch one, or inspect your own images before training.
 
-    Example: coattend data fetch rotated-mnist
+    inspect counts images, sizes, channels and classes, names every file that cannot be used, and exits with 1 if there
+    are any.
+
+    Example: coattend data inspect tissue --sheet tissue.png
 
     Args:
-        action: list, or fetch with a name.
-        name: rotated-mnist, rotated-mnist-v1, mnist or cifar10; mini is inside the package.
+        action: list, fetch with a name, or inspect with a folder, a table or an .npz.
+        name: A name that list shows, or the path of your images.
+        sheet: Write a picture with images of every class.
+        group: The column of a table whose values must not be divided between splits.
     """
     from coattend import data as datasets
     from coattend.report.console import data_table
@@ -31,13 +38,29 @@ def data(
         console().print(data_table(datasets.available()))
         return 0
     if name is None:
-        raise ValueError("data fetch expects the name of a dataset; `coattend data list` shows the names.")
+        what = "the name of a dataset" if action == "fetch" else "a folder, a table or an .npz"
+        raise ValueError(f"data {action} expects {what}; `coattend data list` shows the names.")
+    if action == "inspect":
+        return _inspect(Path(name), sheet, group)
     with fetch_progress() as progress:
         path = datasets.fetch(name, progress=progress)
     say(f"{name} is at {path}")
     if (note := datasets.substitute(name, path)) is not None:
         say(note)
     return 0
+
+
+def _inspect(path: Path, sheet: Path | None, group: str | None) -> int:
+    from coattend.data.inspection import inspect_images, write_sheet
+
+    with working(f"reading {path}"):
+        inspection = inspect_images(path, group)
+    for line in inspection.lines():
+        say(line)
+    if sheet is not None:
+        write_sheet(inspection, sheet)
+        say(f"wrote {sheet}")
+    return 1 if inspection.problems else 0
 
 
 @app.command
@@ -48,6 +71,9 @@ def predict(
     json: File = None,
 ) -> int:
     """Classify images: class, its probability, and the pose (rotation, reflection) with the strongest response.
+
+    Networks for other tasks answer with all labels that are present, with numbers, or with the share of the pixels that
+    each class has.
 
     Continues after files that cannot be read, and then exits with 1.
 
@@ -72,7 +98,9 @@ def predict(
     predictions: list[FilePrediction] = []
     for one in predict_files(classifier, images):
         if isinstance(one, FilePrediction):
-            say(one.line() if predictions else f"image: class, probability, strongest pose\n{one.line()}")
+            if not predictions and classifier.task.name == "classification":
+                say("image: class, probability, strongest pose")
+            say(one.line())
             predictions.append(one)
         else:
             errors.print(f"coattend: {one}", soft_wrap=True)

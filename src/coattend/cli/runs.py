@@ -23,8 +23,9 @@ class Training:
     """How and where networks are trained.
 
     Args:
-        data: A dataset's name, an image folder with one sub-folder per class, or an .npz; by default the recipe's.
-        recipe: quick, house, strong or paper; by default quick on mini and house elsewhere.
+        data: A dataset's name, an image folder with one sub-folder per class or with images and masks, a table (.csv,
+            .parquet) or an .npz; by default the recipe's.
+        recipe: quick, house, strong, dense or paper; by default quick on mini, dense on nuclei-mini, house elsewhere.
         size: Pixels a side of all images; by default their own, or a common size if they differ.
         fit: resize scales the shorter side to size and cuts the longer one at both ends; crop cuts out the centre.
         settings: Change a field of the recipe; may be repeated. `coattend recipes` lists the fields.
@@ -47,7 +48,9 @@ class Training:
     @property
     def recipe_name(self) -> str:
         """The recipe, by default the one for the data."""
-        return self.recipe or ("quick" if self.data in (None, "mini") else "house")
+        if self.recipe is not None:
+            return self.recipe
+        return {None: "quick", "mini": "quick", "nuclei-mini": "dense"}.get(self.data, "house")
 
     @property
     def all_settings(self) -> tuple[str, ...]:
@@ -61,21 +64,30 @@ DEFAULT = Training()
 
 
 @app.command
-def train(model: Model, seed: int = 0, name: Name = None, training: TrainingArguments = DEFAULT) -> int:
+def train(
+    model: Model,
+    seed: int = 0,
+    name: Name = None,
+    start: Annotated[str | None, tyro.conf.arg(name="from", metavar="RUN")] = None,
+    training: TrainingArguments = DEFAULT,
+) -> int:
     """Train one network; the same command continues a run that was stopped.
 
     Example: coattend train p4m_allcnn:downsample=pool --data tissue --size 48 --set epochs=50
 
     Args:
-        model: A model's name, optionally with options after a colon.
+        model: A model's name, or module:function for a network of your own, optionally with options after a colon.
         seed: Seed of weights, order and augmentation.
         name: A short name for the run's folder, instead of data, network and recipe.
+        start: Start from the weights of this run or file, for example to train longer than was planned.
     """
+    from coattend.report.lines import outcome_lines
     from coattend.train import RunFolder, changed, get_recipe
     from coattend.train import train as train_one
 
     _keep_memory(training.accelerator)
-    recipe = changed(get_recipe(training.recipe_name, model, training.data), training.all_settings)
+    settings = (*training.all_settings, *(() if start is None else (f"start={Path(start).expanduser().resolve()}",)))
+    recipe = changed(get_recipe(training.recipe_name, model, training.data), settings)
     result = train_one(
         model,
         recipe,
@@ -91,7 +103,10 @@ def train(model: Model, seed: int = 0, name: Name = None, training: TrainingArgu
     path = RunFolder.of(training.folder, model, recipe, seed, name).path
     state = "was finished before; nothing done" if result.was_finished else "finished"
     epoch = "epoch chosen on validation" if result.protocol == "valid" else "last epoch"
-    say(f"{state}: test error {result.test_error:.2f}% ({epoch}), {path}")
+    error, details = outcome_lines(path)
+    say(f"{state}: {error or f'test error {result.test_error:.2f}%'} ({epoch}), {path}")
+    for line in () if result.was_finished else details:
+        say(line)
     return 0
 
 
@@ -133,7 +148,7 @@ def compare(
 
 
 @app.command
-def evaluate(run: Run, data: Data = None, errors: File = None, turns: int = 1) -> int:
+def evaluate(run: Run, data: Data = None, errors: File = None, csv: File = None, turns: int = 1) -> int:
     """Test a trained network: error, loss, recall and errors of every class, and equivariance error on real images.
 
     Example: coattend evaluate runs/mini/p4cnn/quick/seed0
@@ -143,6 +158,7 @@ def evaluate(run: Run, data: Data = None, errors: File = None, turns: int = 1) -
         data: Other images, with classes of the same names: a dataset's name, a folder or an .npz. All images of a
             folder without splits are tested. By default the test split of the data that the network was trained on.
         errors: Write the misclassified images into this CSV: path, truth, answer, confidence.
+        csv: Write the predictions of all images into this CSV.
         turns: Also average over so many turned copies of each image; both errors are printed, classes are of one copy.
     """
     from coattend.report.lines import evaluation_lines
@@ -153,6 +169,8 @@ def evaluate(run: Run, data: Data = None, errors: File = None, turns: int = 1) -
         say(line)
     if errors is not None:
         say(f"wrote {evaluation.write_errors(errors):,} misclassified images to {errors}")
+    if csv is not None:
+        say(f"wrote the predictions of {evaluation.write_predictions(csv):,} images to {csv}")
     return 0
 
 

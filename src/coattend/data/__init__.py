@@ -1,10 +1,13 @@
-"""Datasets: digits inside the package, rotated MNIST, MNIST and CIFAR-10 on request, and the user's own images."""
+"""Datasets: digits and nuclei inside the package, others on request, and the user's own images."""
 
 from coattend.data import mini as mini  # first in listings, which have the order of registration
 
 # isort: split
 from coattend.data import cifar10 as cifar10
+from coattend.data import galaxies as galaxies
+from coattend.data import medmnist as medmnist
 from coattend.data import mnist as mnist
+from coattend.data import nuclei as nuclei
 from coattend.data import rotated_mnist as rotated_mnist
 from coattend.data.augmentation import Augmentation as Augmentation
 from coattend.data.augmentation import make_augmentation as make_augmentation
@@ -21,3 +24,5 @@ from coattend.data.dataset import Split as Split
 from coattend.data.preprocessing import Preprocessing as Preprocessing
 from coattend.data.preprocessing import make_preprocessing as make_preprocessing
 from coattend.data.store import data_folder as data_folder
+from coattend.data.streaming import StreamedSplit as StreamedSplit
+from coattend.data.user_datasets import from_datasets as from_datasets

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coattend._registry import Registry
-from coattend.data.dataset import DataError, Dataset, Split
+from coattend.data.dataset import AnySplit, DataError, Dataset
 from coattend.data.images import Fit, fit_dataset
+from coattend.data.reading import BadFiles, Keep
 from coattend.data.sources import Progress
 from coattend.data.store import data_folder, read_provenance
 from coattend.data.user_images import read_user_images
@@ -74,13 +75,25 @@ def register_dataset(
 
 
 def load_data(
-    name_or_path: str | Path, folder: Path | None = None, *, size: int | None = None, fit: Fit = "resize"
+    name_or_path: str | Path,
+    folder: Path | None = None,
+    *,
+    size: int | None = None,
+    fit: Fit = "resize",
+    keep: Keep = "auto",
+    bad_files: BadFiles = "stop",
+    group: str | None = None,
 ) -> Dataset:
     """Load a dataset by name (mini, rotated-mnist, mnist, cifar10, registered ones), or the user's images by path.
 
-    A path leads to a folder with one subfolder of images per class, or to an ``.npz`` with ``images`` and ``labels``.
-    ``size`` gives all images that many pixels a side, by resizing or by cropping their centre (``fit="crop"``); without
-    it the user's images keep their size, or get a common one if they differ or are not square. Nothing is downloaded.
+    A path leads to a folder with one subfolder of images per class, to one with ``images`` and ``masks``, to a table
+    (.csv, .parquet) or to an ``.npz``; docs/data.md describes them. ``size`` gives all images that many pixels a side,
+    by resizing or by cropping their centre (``fit="crop"``); without it the user's images keep their size, or get a
+    common one if they differ or are not square. Nothing is downloaded.
+
+    - keep: where the user's images are: in "memory", on "disk" until a batch needs them, or "auto", by their number
+    - bad_files: "stop" checks every file and raises one error about all that cannot be used, "skip" leaves them out
+    - group: the column of a table whose values must not be divided between splits, by default ``group``
 
     >>> data = load_data("mini")
     >>> len(data.train), len(data.valid), len(data.test), data.image_shape, data.provenance
@@ -96,7 +109,7 @@ def load_data(
         return dataset if size is None else fit_dataset(dataset, size, fit)
     path = Path(name_or_path).expanduser()
     if os.path.exists(path):  # False also for names that are too long
-        return read_user_images(path, size, fit).dataset()
+        return read_user_images(path, size, fit, keep=keep, bad_files=bad_files, group=group).dataset()
     if isinstance(name_or_path, Path) or len(path.parts) > 1 or path.suffix:
         raise DataError(f"{path} does not exist; expected an image folder, an .npz, or one of {', '.join(DATASETS)}.")
     raise DATASETS.unknown(name_or_path)
@@ -120,9 +133,10 @@ class HeldOut:
     """Images to test a network on."""
 
     name: str
-    split: Split
+    split: AnySplit
     classes: tuple[str, ...]
     provenance: str
+    task: str = "classification"
 
 
 def load_held_out(name_or_path: str | Path, trained_on: str, *, size: int, fit: Fit = "resize") -> HeldOut:
@@ -136,9 +150,9 @@ def load_held_out(name_or_path: str | Path, trained_on: str, *, size: int, fit: 
         images = read_user_images(path, size, fit)
         if images.provenance != trained_on:
             split, provenance = images.to_test()
-            return HeldOut(images.name, split, images.classes, provenance)
+            return HeldOut(images.name, split, images.classes, provenance, images.task)
     data = load_data(name_or_path, size=size, fit=fit)
-    return HeldOut(data.name, data.test, data.classes, data.provenance)
+    return HeldOut(data.name, data.test, data.classes, data.provenance, data.task)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coattend.data.dataset import DataError, Dataset
+from coattend.data.dataset import DataError, Dataset, Split
+from coattend.data.tiff import is_unusual_tiff, read_tiff, tiff_facts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,6 +27,8 @@ FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 PHOTOGRAPHS = "MPO"  # JPEGs of telephones; the first image is followed by a preview of it
 GREY = frozenset({"1", "L", "LA"})
 COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"})
+DEEP = "I;16"  # Pillow's mode of grey images with 16 bits
+DEEPEST = 65535  # of 16 bits, read as 255
 BACKGROUND = "white"
 STRIP = 1 << 20  # pixels converted at once
 LONGEST = 1 << 17  # pixels a side; Pillow needs memory for every row, however short
@@ -35,6 +38,7 @@ Fit = Literal["resize", "crop"]
 PIXELS = 1 << 20  # converted to float64 at once, which limits the memory that one large image needs
 SAMPLES = 16  # along one axis at once, so that only pixels near them are multiplied
 ONE = 1 << 21  # approximate sum of the weights of one sample
+ONE_OF_DEEP = 1 << 17  # of images with 16 bits, whose sums of products have to be below 2**53 too
 LARGEST_BYTES = 1 << 37  # of one split
 LARGEST_CHOSEN = 128  # pixels a side; larger sizes cost time, so the user has to choose them
 
@@ -44,28 +48,62 @@ def list_images(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
+class ImageFacts(NamedTuple):
+    """What the header of an image file says; ``bits`` per channel are 8 or 16."""
+
+    height: int
+    width: int
+    channels: int
+    bits: int
+
+
+def image_facts(path: Path) -> ImageFacts:
+    """Return size, channels and bits, without decoding the pixels; raise if ``read_image`` would refuse the file."""
+    if is_unusual_tiff(path):
+        return ImageFacts(*tiff_facts(path))
+    with _open_image(path) as image:
+        channels = 1 if image.mode in GREY or image.mode == DEEP else 3
+        return ImageFacts(image.height, image.width, channels, 16 if image.mode == DEEP else 8)
+
+
 def image_size(path: Path) -> tuple[int, int]:
     """Return height and width as stored, without decoding the pixels; raise if ``read_image`` would refuse the file."""
-    with _open_image(path) as image:
-        return image.height, image.width
+    return image_facts(path)[:2]
 
 
 def read_image(path: Path) -> Tensor:
-    """Read an image as bytes (channels, height, width): 1 channel if it is grey, else 3.
+    """Read an image (channels, height, width): bytes, or float32 from 0 to 255 if the file has 16 bits per channel.
 
-    The orientation in its EXIF data is applied; transparent pixels become white.
+    Grey images have 1 channel, others 3, and TIFFs as many as they store. The orientation in the EXIF data is applied;
+    transparent pixels become white.
     """
     from PIL import ImageOps
 
+    if is_unusual_tiff(path):
+        return _as_values(read_tiff(path))
     with _open_image(path) as image:
         ImageOps.exif_transpose(image, in_place=True)
-        pixels = torch.from_numpy(_pixels(image))
-    return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+        pixels = np.asarray(image) if image.mode == DEEP else _pixels(image)
+    return _as_values(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+
+
+def _as_values(pixels: NDArray[Any]) -> Tensor:
+    if pixels.dtype == np.uint8:
+        return torch.from_numpy(np.ascontiguousarray(pixels))
+    return torch.from_numpy(pixels.astype(np.float32) * np.float32(255 / DEEPEST))
 
 
 @contextmanager
 def _open_image(path: Path) -> Iterator[Image]:
-    """Open an image with 8 bits per channel; raise a DataError for any other file."""
+    """Open an image with 8 bits per channel, or grey with 16; raise a DataError for any other file."""
+    with opened_image(path) as image:
+        _check_image(image, path)
+        yield image
+
+
+@contextmanager
+def opened_image(path: Path) -> Iterator[Image]:
+    """Open an image file with Pillow; raise a DataError for any other file, and where decoding it fails."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -77,7 +115,6 @@ def _open_image(path: Path) -> Iterator[Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as image:
-                _check_image(image, path)
                 yield image
     except DataError:
         raise
@@ -97,12 +134,14 @@ def _check_image(image: Image, path: Path) -> None:
         raise DataError(f"{path} holds {frames} images, expected one; save each as a file.")
     if max(image.size) > LONGEST:
         raise DataError(f"{path} has a side of {max(image.size):,} pixels, more than {LONGEST:,}; cut it into tiles.")
+    if image.mode == DEEP and image.format in ("PNG", "TIFF"):
+        return
     bits = _bits_per_sample(image, path)
     if bits > 8 or image.mode not in GREY | COLOUR:
         got = f"{bits} bits" if bits > 8 else f"Pillow's mode {image.mode!r}"
         raise DataError(
-            f"{path}: expected 8 bits per channel, got {got}; convert it to 8 bits with "
-            "the scale of brightness that suits your data."
+            f"{path}: expected 8 bits per channel, got {got}; convert it to 8 bits with the scale of brightness that "
+            "suits your data, or to a TIFF of 16 bits (read with tifffile, `pip install tifffile`)."
         )
 
 
@@ -152,10 +191,16 @@ def _reason(error: Exception) -> str:
 
 def fit_dataset(dataset: Dataset, size: int, fit: Fit) -> Dataset:
     """Return the dataset with images of ``size`` pixels a side, which the provenance records."""
-    train, valid, test = (
-        replace(part, images=fit_images(part.images, size, fit)) for part in dataset.splits().values()
-    )
-    changed = "" if dataset.image_shape[1:] == (size, size) else f", {fit} to {size} x {size}"
+    if dataset.image_shape[1:] == (size, size):
+        return dataset
+
+    def fitting(part: Split) -> Split:
+        if part.labels.ndim == 3:
+            raise DataError(f"{dataset.name} has masks of {dataset.image_shape[1:]} pixels; leave out size.")
+        return replace(part, images=fit_images(part.images, size, fit))
+
+    train, valid, test = (fitting(part.in_memory()) for part in dataset.splits().values())
+    changed = f", {fit} to {size} x {size}"
     return replace(dataset, train=train, valid=valid, test=test, provenance=dataset.provenance + changed)
 
 
@@ -203,43 +248,55 @@ def common_size(shapes: Sequence[tuple[int, int]], fit: Fit) -> int:
 
 
 def convert_channels(images: Tensor, channels: int) -> Tensor:
-    """Convert images (..., channels, height, width) of bytes to grey, by the mean of the colours, or grey to colour."""
-    if images.shape[-3] == channels:
+    """Convert images (..., channels, height, width) to grey, by the mean of the colours, or grey to colour."""
+    present = images.shape[-3]
+    if present == channels:
         return images
-    if channels == 1:
-        return images.float().mean(-3, keepdim=True).round().byte()
-    return images.repeat_interleave(channels, dim=-3)
+    if {present, channels} != {1, 3}:
+        raise DataError(f"expected an image of {channels} channels, got {present}, which cannot be converted.")
+    if channels == 3:
+        return images.repeat_interleave(3, dim=-3)
+    mean = images.float().mean(-3, keepdim=True)
+    return mean.round().byte() if images.dtype == torch.uint8 else mean
 
 
 def _resample(images: Tensor, size: int, step: float) -> Tensor:
     """Sample around the centre, ``step`` pixels apart, with integer weights.
 
     All sums are whole numbers below 2**53, so they are exact in float64 and do not depend on the order of the axes: the
-    result commutes with quarter turns, and is the same on every machine.
+    result commutes with quarter turns, and is the same on every machine. float32 images are whole numbers of 16 bits,
+    scaled to 255.
     """
+    if images.is_floating_point():
+        whole = (images.double() * (DEEPEST / 255)).round()
+        return (_resampled(whole, size, step, ONE_OF_DEEP, DEEPEST) * (255 / DEEPEST)).float()
+    return _resampled(images, size, step, ONE, 255).byte()
+
+
+def _resampled(images: Tensor, size: int, step: float, one: int, largest: int) -> Tensor:
     reach = (size - 1) / 2 * step + 2 * max(step, 1.0)
     cut = max(0, math.floor((images.shape[-2] - 1) / 2 - reach))  # rows at both ends that no sample reaches
     images = images[..., cut : images.shape[-2] - cut, :]
     rows = max(1, PIXELS // max(1, images[..., 0, :].numel()))
-    strips = [_along_rows(strip, size, step) for strip in images.split(rows, dim=-2)]
+    strips = [_along_rows(strip, size, step, one) for strip in images.split(rows, dim=-2)]
     across = strips[0][1]
-    sums, down = _along_rows(torch.cat([strip for strip, _ in strips], dim=-2).mT, size, step)
+    sums, down = _along_rows(torch.cat([strip for strip, _ in strips], dim=-2).mT, size, step, one)
     values = sums.mT / (down[:, None] * across)
-    return (values + 0.5).floor().clamp(0, 255).byte()
+    return (values + 0.5).floor().clamp(0, largest)
 
 
-def _along_rows(values: Tensor, size: int, step: float) -> tuple[Tensor, Tensor]:
+def _along_rows(values: Tensor, size: int, step: float, one: int) -> tuple[Tensor, Tensor]:
     """Return weighted sums (..., size) over the last axis, and the sums (size,) of the weights alone."""
     sums, totals = [], []
     for start in range(0, size, SAMPLES):
         samples: NDArray[Any] = (np.arange(start, min(start + SAMPLES, size)) - (size - 1) / 2) * step
-        first, weights = _weights(values.shape[-1], samples, max(step, 1.0))
+        first, weights = _weights(values.shape[-1], samples, max(step, 1.0), one)
         sums.append(values[..., first : first + weights.shape[1]].double() @ weights.T)
         totals.append(weights.sum(1))
     return torch.cat(sums, dim=-1), torch.cat(totals)
 
 
-def _weights(length: int, samples: NDArray[Any], wide: float) -> tuple[int, Tensor]:
+def _weights(length: int, samples: NDArray[Any], wide: float, one: int) -> tuple[int, Tensor]:
     """Return the first pixel with a weight, and weights (samples, pixels) of cubic convolution over ``wide`` pixels.
 
     Samples and pixels are measured from the centre: mirrored positions have exactly the same weight.
@@ -251,4 +308,13 @@ def _weights(length: int, samples: NDArray[Any], wide: float) -> tuple[int, Tens
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
     cubic = np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
-    return first, torch.from_numpy(np.rint(cubic / wide * ONE))
+    return first, torch.from_numpy(np.rint(cubic / wide * one))
+
+
+def describe_fit(shapes: set[tuple[int, int]], size: int | None, fit: Fit) -> str:
+    """Describe how images of these shapes were changed; empty if they were not."""
+    if size is None or shapes == {(size, size)}:
+        return ""
+    low, high = min(min(shape) for shape in shapes), max(max(shape) for shape in shapes)
+    sides = f"sides of {low} to {high} pixels" if low != high else f"{low} x {low} pixels"
+    return f"{'scaled' if fit == 'resize' else 'cropped'} from {sides} to {size} x {size}"

@@ -20,7 +20,8 @@ from coattend.data.preprocessing_steps import (
     Whiten,
 )
 
-CHUNK = 2000  # images transformed at once, in float64
+CHUNK = 2000  # images transformed at once, in float64, at most
+VALUES = 1 << 23  # in all of these
 
 
 class Preprocessing(nn.Module):
@@ -71,7 +72,7 @@ class Preprocessing(nn.Module):
         for number, step in enumerate(self.steps):
 
             def chunks(before: Sequence[Step] = self.steps[:number]) -> Iterator[Tensor]:
-                for chunk in train_images.split(CHUNK):
+                for chunk in train_images.split(_at_once(train_images)):
                     yield _through(before, chunk.double())
 
             step.fit(chunks)
@@ -87,11 +88,12 @@ class Preprocessing(nn.Module):
         _check_images(pixels)
         self.check_fitted()
         dtype = self._carrier.dtype
-        if torch.compiler.is_compiling() or len(pixels) <= CHUNK:
+        if torch.compiler.is_compiling() or len(pixels) <= _at_once(pixels):
             return _through(self.steps, pixels.to(dtype)).float()
         out = torch.empty(pixels.shape, dtype=torch.float32, device=pixels.device)
-        for start in range(0, len(pixels), CHUNK):
-            out[start : start + CHUNK] = _through(self.steps, pixels[start : start + CHUNK].to(dtype))
+        at_once = _at_once(pixels)
+        for start in range(0, len(pixels), at_once):
+            out[start : start + at_once] = _through(self.steps, pixels[start : start + at_once].to(dtype))
         return out
 
 
@@ -124,6 +126,10 @@ def make_preprocessing(steps: Sequence[str], clip: float | None = None) -> Prepr
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, (int, float)) or not 0 < clip < math.inf):
         raise ValueError(f"make_preprocessing expects clip to be a positive number or None, got {clip!r}.")
     return Preprocessing(steps, clip)
+
+
+def _at_once(images: Tensor) -> int:
+    return max(1, min(CHUNK, VALUES // max(1, images.shape[1:].numel())))
 
 
 def _step(name: str) -> Step:

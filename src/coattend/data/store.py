@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coattend._files import atomic_writer, cache_dir, remove_unfinished
-from coattend.data.dataset import DataError, Dataset, Split
+from coattend.data.dataset import FORMS, DataError, Dataset, Split
 from coattend.data.sources import PART, Progress, Source, SourceError
 
 SPLITS = ("train", "valid", "test")
@@ -58,7 +58,11 @@ def save_dataset(dataset: Dataset, path: Path, *, compressed: bool = False) -> N
     for split, part in dataset.splits().items():
         arrays[f"{split}_images"] = part.images.numpy()
         arrays[f"{split}_labels"] = part.labels.numpy()
-    facts = {"classes": np.array(dataset.classes), "provenance": np.array(dataset.provenance)}
+    facts: dict[str, Any] = {"classes": np.array(dataset.classes), "provenance": np.array(dataset.provenance)}
+    if dataset.task != "classification":
+        facts["task"] = np.array(dataset.task)
+    named = {split: part.names for split, part in dataset.splits().items() if part.names is not None}
+    facts |= {f"{split}_names": np.array(names) for split, names in named.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_writer(path) as file:
         write: Any = np.savez_compressed if compressed else np.savez
@@ -71,19 +75,30 @@ def read_dataset(path: Path, name: str, remedy: str) -> Dataset:
         with open_npz(path) as file:
             arrays = {key: file[key] for split in SPLITS for key in (f"{split}_images", f"{split}_labels")}
             facts = {key: file[key] for key in ("classes", "provenance", "sha256")}
+            task = str(file["task"]) if "task" in file.files else "classification"
+            names = {
+                split: tuple(map(str, file[f"{split}_names"])) for split in SPLITS if f"{split}_names" in file.files
+            }
     except UNREADABLE as error:
         raise DataError(f"{path} cannot be read as a dataset of three splits ({error}); {remedy}.") from error
-    if facts["classes"].ndim != 1 or any(
-        array.dtype != np.uint8 if array.ndim == 4 else array.ndim != 1 or array.dtype.kind not in "iu"
-        for array in arrays.values()
-    ):
+    if facts["classes"].ndim != 1 or any(not _is_part(key, array, task) for key, array in arrays.items()):
         raise DataError(f"{path} does not hold the arrays of a dataset of three splits; {remedy}.")
     if str(facts["sha256"]) != _digest(arrays):
         raise DataError(f"{path} is damaged: its content does not match the sha256 stored with it; {remedy}.")
-    splits = {
-        split: Split(as_tensor(arrays[f"{split}_images"]), as_tensor(arrays[f"{split}_labels"])) for split in SPLITS
-    }
-    return Dataset(name, **splits, classes=tuple(map(str, facts["classes"])), provenance=str(facts["provenance"]))
+    train, valid, test = (
+        Split(as_tensor(arrays[f"{split}_images"]), as_tensor(arrays[f"{split}_labels"]), names.get(split))
+        for split in SPLITS
+    )
+    return Dataset(name, train, valid, test, tuple(map(str, facts["classes"])), str(facts["provenance"]), task)
+
+
+def _is_part(key: str, array: NDArray[Any], task: str) -> bool:
+    """Whether an array can be the images or the targets of a split."""
+    if key.endswith("_images"):
+        return array.ndim == 4 and array.dtype == np.uint8
+    if task == "classification":
+        return array.ndim == 1 and array.dtype.kind in "iu"
+    return task in FORMS and array.ndim == FORMS[task][1] and array.dtype in (np.uint8, np.float32)
 
 
 def is_dataset(path: Path) -> bool:

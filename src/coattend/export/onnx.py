@@ -84,15 +84,18 @@ def write_onnx(
             "--int8 is calibrated on images, but the file holds a network without its preprocessing; expected a file "
             "written by `coattend train`."
         )
+    if network.task.name != "classification":
+        raise ValueError(f"--int8 reports the test error of classifiers, and this network is for {network.task.name}.")
     data = data or network.dataset
     if data is None:
         raise ValueError("--int8 is calibrated on images; name a dataset with --data.")
     images = load_data(data, size=network.image_shape[1], fit=network.fit)
+    test = images.test.head(TEST).in_memory()
     return export_int8(
         network,
         path,
-        calibration=images.train.images[:CALIBRATION],
-        test_images=images.test.images[:TEST],
-        test_labels=images.test.labels[:TEST],
+        calibration=images.train.head(CALIBRATION).in_memory().images,
+        test_images=test.images,
+        test_labels=test.labels,
         overwrite=overwrite,
     )

@@ -18,6 +18,7 @@ from coattend.models.registry import list_models as list_models
 from coattend.models.registry import model_entry as model_entry
 from coattend.models.registry import network_name as network_name
 from coattend.models.registry import register_model as register_model
+from coattend.models.registry import register_module as register_module
 from coattend.models.restriction import choose_poses as choose_poses
 from coattend.models.restriction import group_convolutions as group_convolutions
 from coattend.models.restriction import restricted as restricted

@@ -16,9 +16,10 @@ from coattend.data.images import Fit
 from coattend.data.rotated_mnist import current_name
 from coattend.models import hub
 from coattend.models.network import EquivariantNetwork
-from coattend.models.records import RunError, damaged, read_header
+from coattend.models.records import TABLE, TEXT, RunError, checked, damaged, parsed, read_header
 from coattend.models.serialization import load_model_file, save_model
 from coattend.nn.observe import evaluating, recording
+from coattend.tasks import TASKS, Classification, Task
 
 BEST, LAST = "best.safetensors", "last.safetensors"  # of a run: the epoch chosen on validation, and the last
 
@@ -28,22 +29,23 @@ class Prediction:
     """The predicted class of one image, its probability, the strongest pose, and the probabilities of all classes.
 
     The strongest pose is the one with the largest sum of responses. ``probabilities`` are in the order of
-    ``Classifier.classes``.
+    ``Classifier.classes``. For other tasks these are what the task answers: several labels, numbers, shares of pixels.
     """
 
     label: str
-    confidence: float
+    confidence: float | None
     pose: str
     probabilities: tuple[float, ...]
 
 
 class Classifier(nn.Module):
-    """A trained network with its preprocessing: maps pixels to logits.
+    """A trained network with its preprocessing, for classification or another task: maps pixels to logits.
 
     - image_shape: channels, height and width of the images that the network was trained on
     - provenance: the origin of these images
     - fit: how images of other sizes are brought to this one
     - metadata: further texts that are saved with the network, such as the recipe that trained it
+    - task: what the outputs mean; by default classification
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Classifier(nn.Module):
         provenance: str = "unknown",
         fit: Fit = "resize",
         metadata: Mapping[str, str] | None = None,
+        task: Task | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -64,16 +67,22 @@ class Classifier(nn.Module):
         self.provenance = provenance
         self.fit: Fit = fit
         self.metadata = dict(metadata or {})
+        self.task = Classification(self.classes) if task is None else task
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The fields of the recipe that trained the network; empty if the file has none."""
+        recipe: dict[str, Any] = json.loads(self.metadata.get("recipe", "{}"))
+        return recipe
 
     @property
     def dataset(self) -> str | None:
         """Today's name, or the path, of the dataset that the network was trained on; None if the file has none."""
-        recipe: dict[str, Any] = json.loads(self.metadata.get("recipe", "{}"))
-        name = recipe.get("data")
+        name = self.recipe.get("data")
         return None if name is None else current_name(name, self.provenance)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the logits (n, classes) of pixels (n, channels, height, width) from 0 to 255."""
+        """Return the logits (n, classes), of masks (n, classes, height, width), for pixels from 0 to 255."""
         return self.network(self.preprocessing(pixels).to(next(self.network.parameters()).dtype))
 
     def predict(self, images: Tensor) -> list[Prediction]:
@@ -88,20 +97,24 @@ class Classifier(nn.Module):
                 f"predict expects values from 0 to 255, got none above {float(images.max()):g}; multiply images with "
                 "values from 0 to 1 by 255."
             )
+        return self.predict_pixels(images)
+
+    def predict_pixels(self, images: Tensor) -> list[Prediction]:
+        """Classify images that are known to have values from 0 to 255; those of dark files with 16 bits are below 1."""
         stages = {"stages": self.network.stages}
         with evaluating(self), recording(self.network, lambda call: call.output, stages) as features:
-            probabilities = self(images).double().softmax(1)
-        check_finite(probabilities)
-        poses = features[-1].relu().sum(dim=(1, 3, 4)).argmax(1)  # the strongest pose rotates with the image
+            outputs = self(images)
+        check_finite(outputs)
         return [
-            Prediction(
-                self.classes[int(p.argmax())],
-                float(p.max()),
-                self.network.group.describe(int(pose)),
-                tuple(p.tolist()),
-            )
-            for p, pose in zip(probabilities, poses, strict=True)
+            Prediction(answer.label, answer.confidence, pose, answer.values)
+            for answer, pose in zip(self.task.answers(outputs), self._poses(features[-1]), strict=True)
         ]
+
+    def _poses(self, features: Tensor) -> list[str]:
+        """Return the strongest pose of each image, which rotates with it; empty for features without a group axis."""
+        if not isinstance(features, Tensor) or features.ndim != 5:
+            return [""] * len(features)
+        return [self.network.group.describe(int(pose)) for pose in features.relu().sum(dim=(1, 3, 4)).argmax(1)]
 
     def save(self, path: str | Path) -> None:
         """Write everything into one safetensors file, which :func:`load_trained` reads."""
@@ -114,6 +127,8 @@ class Classifier(nn.Module):
             "provenance": self.provenance,
             "fit": self.fit,
         }
+        if self.task.name != Classification.name:
+            metadata["task"] = json.dumps({"name": self.task.name, "state": self.task.state()})
         state = self.preprocessing.state_dict()
         tensors = {stored: state[key] for key, stored in _stored_names(self.preprocessing).items()}
         save_model(self.network, path, metadata=metadata, extra_tensors=tensors)
@@ -181,7 +196,19 @@ def load_trained(path: str | Path) -> Classifier:
         metadata.get("provenance", "unknown"),
         _read_fit(path, metadata, header),
         {key: metadata[key] for key in ("recipe",) if key in metadata},
+        _read_task(path, metadata, classes),
     )
+
+
+def _read_task(path: Path, metadata: Mapping[str, str], classes: Sequence[str]) -> Task:
+    """Return the task of a file; files without one are for classification."""
+    if "task" not in metadata:
+        return Classification(classes)
+    values = checked(path, parsed(path, metadata["task"]), {"name": TEXT, "state": TABLE}, "task.")
+    try:
+        return TASKS[values["name"]](classes, values["state"])
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{path} is for a task that cannot be restored: {error}") from error
 
 
 def _read_fit(path: Path, metadata: Mapping[str, str], header: Mapping[str, Any]) -> Fit:

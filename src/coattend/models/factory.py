@@ -11,7 +11,7 @@ from coattend.equivariance.exactness import exactness
 from coattend.models.network import EquivariantNetwork, FeatureBackbone, ModelConfig
 from coattend.models.options import parse_options
 from coattend.models.pretrained import load_pretrained
-from coattend.models.registry import build_network, model_entry, network_skeleton
+from coattend.models.registry import build_network, model_entry, network_skeleton, register_user_model, split_name
 from coattend.nn.observe import multiply_adds
 
 MOST_MULTIPLY_ADDS = 4 * 10**9  # for one image; a copy with few channels is measured instead of a costlier network
@@ -40,13 +40,14 @@ def create_model(
     group convolutions are restricted to: a dictionary by layer, or ``relative=0-2`` for all (docs/restriction.md).
     ``pretrained=True`` loads the weights that are shipped for the network's own dataset, a string those for another;
     ``coattend.models.list_pretrained`` lists them. With another ``num_classes`` the stages are loaded and the head is
-    new.
+    new. ``"my_module:build"`` builds a network of your own.
 
     >>> sum(p.numel() for p in create_model("a_p4cnn:attention=output").parameters())
     20160
     """
+    register_user_model(name, trusted=True)
     entry = model_entry(name)
-    model = build_network(entry, {**parse_options(name.partition(":")[2]), **options})
+    model = build_network(entry, {**parse_options(split_name(name)[1]), **options})
     if pretrained is not None and pretrained is not False:
         load_pretrained(model, entry.dataset if pretrained is True else pretrained)
     return FeatureBackbone(model) if features_only else model

@@ -26,7 +26,9 @@ class FilePrediction:
 
     def line(self) -> str:
         """Return the line that the command line prints."""
-        return f"{self.path}: {self.prediction.label}  {self.prediction.confidence:.1%}  {self.prediction.pose}"
+        confidence, pose = self.prediction.confidence, self.prediction.pose
+        figures = ["" if confidence is None else f"{confidence:.1%}", pose]
+        return "  ".join([f"{self.path}: {self.prediction.label}", *filter(None, figures)])
 
 
 def predict_files(classifier: Classifier, images: Sequence[Path]) -> Iterator[FilePrediction | DataError]:
@@ -44,7 +46,7 @@ def predict_files(classifier: Classifier, images: Sequence[Path]) -> Iterator[Fi
         for file in files:
             try:
                 image = convert_channels(read_image(file), channels)
-                (prediction,) = classifier.predict(fit_images(image[None], size, classifier.fit))
+                (prediction,) = classifier.predict_pixels(fit_images(image[None], size, classifier.fit))
             except DataError as error:
                 yield error if str(file) in str(error) else DataError(f"{file}: {error}")
                 continue
@@ -67,8 +69,11 @@ def scaling_note(classifier: Classifier, predictions: Sequence[FilePrediction]) 
 def write_predictions_csv(path: Path, classes: Sequence[str], predictions: Sequence[FilePrediction]) -> None:
     """Write a row per image, with a column for the probability of every class."""
     named = [(str(file.path), file.prediction) for file in predictions]
-    rows = [(name, p.label, p.confidence, p.pose, *p.probabilities) for name, p in named]
-    write_csv(path, ("path", "class", "confidence", "pose", *(f"p({name})" for name in classes)), rows)
+    rows = [
+        (name, p.label, "" if p.confidence is None else p.confidence, p.pose, *p.probabilities) for name, p in named
+    ]
+    headings = tuple(name if rows and rows[0][2] == "" else f"p({name})" for name in classes)
+    write_csv(path, ("path", "class", "confidence", "pose", *headings), rows)
 
 
 def write_predictions_json(path: Path, classes: Sequence[str], predictions: Sequence[FilePrediction]) -> None:

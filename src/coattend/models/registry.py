@@ -22,11 +22,20 @@ from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.models.options import Options, differing_options, verified_options, write_options
 from coattend.models.paper import TABLE_1, Published
 from coattend.models.restriction import restricted
+from coattend.models.user_network import (
+    address_of,
+    address_of_module,
+    builder_of,
+    builder_of_copies,
+    import_definition,
+    split_address,
+)
 from coattend.nn.observe import multiply_adds
 
 Builder = TypeVar("Builder", bound=Callable[..., EquivariantNetwork])
 SHARED = {f.name: f.default for f in fields(Blocks) if f.default is not MISSING and f.name != "groups"}
 OF_THE_DATA = ("num_classes", "in_channels")
+USER_IMAGE_SIZE = 32  # to check a network of the user's own on, where its images are not known
 
 
 @dataclass(frozen=True)
@@ -151,11 +160,46 @@ def register_model(
     return register
 
 
-def model_entry(name: str) -> ModelEntry:
-    """Return what a model's name stands for and what the paper prints about it; options after the name are ignored."""
+def split_name(name: str) -> tuple[str, str]:
+    """Return a model's name, or ``module:function``, and the text of the options after it."""
     if not isinstance(name, str):
         raise ValueError(f"expected a model's name such as 'p4cnn', got {name!r}; `coattend models` lists all.")
-    return MODELS[name.partition(":")[0]]
+    own, _, options = name.partition(":")
+    address = None if own in MODELS else split_address(name)
+    return (own, options) if address is None else address
+
+
+def model_entry(name: str) -> ModelEntry:
+    """Return what a model's name stands for and what the paper prints about it; options after the name are ignored."""
+    return MODELS[split_name(name)[0]]
+
+
+def register_user_model(name: str, *, trusted: bool) -> None:
+    """Register the network that ``module:function`` builds; do nothing for other names and those registered already.
+
+    Unless ``trusted``, the module has to be in the current folder or to be imported already.
+    """
+    address = None if name.partition(":")[0] in MODELS else split_address(name)
+    if address is not None and address[0] not in MODELS:
+        _add_user_model(address[0], builder_of(import_definition(address[0], trusted), address[0]))
+
+
+def register_module(model: Callable[..., nn.Module] | nn.Module) -> str:
+    """Register a function or class that builds a network, or one that is built; return its name."""
+    if isinstance(model, nn.Module):
+        key, builder = address_of_module(model), builder_of_copies(model)
+    else:
+        key = address_of(model)
+        builder = builder_of(model, key)
+    if key in MODELS:
+        MODELS.remove(key)  # another of the same name, as in a notebook
+    _add_user_model(key, builder)
+    return key
+
+
+def _add_user_model(key: str, builder: Callable[..., EquivariantNetwork]) -> None:
+    title = key.rpartition(":")[2]
+    MODELS.add(key, ModelEntry(key, title, "mini", USER_IMAGE_SIZE, builder, {"group": "z2"}), builder)
 
 
 def list_models(pattern: str = "*") -> list[str]:

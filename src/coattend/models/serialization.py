@@ -16,7 +16,7 @@ from coattend.models import hub
 from coattend.models.container import Stored, packed, read_header, read_tensors, require_finite
 from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.models.options import Options, decoded_options, differing_options, encoded_option
-from coattend.models.registry import MODELS, build_network, model_entry, network_skeleton
+from coattend.models.registry import MODELS, build_network, model_entry, network_skeleton, register_user_model
 from coattend.version import __version__
 
 FORMAT = "coattend-model"
@@ -190,6 +190,10 @@ def _header(path: Path) -> tuple[dict[str, str], dict[str, Stored]]:
 
 
 def _config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
+    try:
+        register_user_model(metadata["model"], trusted=False)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be loaded: {error}") from error
     if metadata["model"] not in MODELS:
         raise ValueError(
             f"{path} holds a network that is not registered: {MODELS.unknown(metadata['model'])} Import the module "

@@ -51,7 +51,7 @@ def posed_views(trained: Classifier, image: Tensor) -> PosedViews:
     views = layer_views(network, trained.preprocessing(inputs))
     rows = tuple(
         f"{'original' if g == 0 else group.describe(g)}\n{prediction.label}"
-        for g, prediction in zip(group.elements, trained.predict(inputs), strict=True)
+        for g, prediction in zip(group.elements, trained.predict_pixels(inputs), strict=True)
     )
     return PosedViews(network_name(network), group, inputs, rows, tuple(views))
 

@@ -16,6 +16,7 @@ from coattend.data.rotated_mnist import current_name
 from coattend.models.classifier import load_trained
 from coattend.models.records import RunError
 from coattend.report.runs import Contest, common_folder, contests, find_runs
+from coattend.report.scores import ScoreSection, score_sections
 from coattend.report.sections import (
     ENVELOPE_IMAGES,
     EQUIVARIANCE_IMAGES,
@@ -57,6 +58,7 @@ HEADINGS = {
     "errors": "Test error",
     "learning": "Learning",
     "confusion": "Confusion",
+    "scores": "Classes",
     "angles": "Error by angle",
     "equivariance": "Equivariance",
     "attention": "Attention",
@@ -73,6 +75,7 @@ class Sections:
     errors: list[ErrorTable]
     learning: list[LearningSection]
     confusion: list[ConfusionMatrix]
+    scores: list[ScoreSection]
     angles: list[AngleSection]
     equivariance: list[EquivarianceTable]
     attention: list[AttentionSection]
@@ -139,12 +142,13 @@ def _sections(
     progress("report: learning curves")
     learning = [learning_section(contest, gallery) for contest in together]
     confusion = confusion_matrices(together, networks, notes)
+    scores = score_sections(together, notes)
     progress("report: error by angle")
     angles = angle_sections(networks, gallery)
     progress("report: equivariance")
     equivariance = [equivariance_section(network) for network in networks]
     progress("report: attention")
-    attention = [attention_section(network, gallery) for network in networks]
+    attention = [s for network in networks if (s := attention_section(network, gallery)) is not None]
     matrices = matrix_sections(networks, gallery)
     progress("report: envelopes")
     envelopes = envelope_sections(networks, datasets, gallery)
@@ -152,6 +156,7 @@ def _sections(
         errors=[error_table(contest) for contest in together],
         learning=learning,
         confusion=confusion,
+        scores=scores,
         angles=angles,
         equivariance=equivariance,
         attention=attention,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coattend.models import list_models, model_entry
 from coattend.models.classifier import run_weights
 from coattend.models.records import RunError
+from coattend.models.registry import register_user_model
 from coattend.train.history import Epoch
 from coattend.train.record import Record
 from coattend.train.row import IncomparableError, Row, difference, grouped, paired, read_comparison
@@ -160,6 +161,7 @@ def _rank(model: str, ranks: dict[str, int]) -> tuple[int, int, str]:
 
 def _read(folder: RunFolder) -> ReportedRun:
     run, result = folder.run, folder.result
+    register_user_model(run.model, trusted=False)
     model_entry(run.model)  # raises for an unknown network
     record = None if result is None else folder.record()
     predictions = None if result is None else folder.predictions(result.protocol)

@@ -140,15 +140,15 @@ def angle_sections(networks: Sequence[PicturedNetwork], gallery: Gallery) -> lis
     """Measure and draw the error by angle, with one section per dataset."""
     by_data: dict[str, list[PicturedNetwork]] = {}
     for network in networks:
-        by_data.setdefault(network.data.name, []).append(network)
+        if network.trained.task.name == "classification":
+            by_data.setdefault(network.data.name, []).append(network)
     sections = []
     for data, members in by_data.items():
-        test = members[0].data.test
-        images = min(len(test), *(affordable_images(member.trained, len(networks)) for member in members))
-        errors = {
-            member.model: error_by_angle(member.trained, member.data.test.images[:images], test.labels[:images])
-            for member in members
-        }
+        images = min(
+            len(members[0].data.test), *(affordable_images(member.trained, len(networks)) for member in members)
+        )
+        test = members[0].data.test.head(images).in_memory()
+        errors = {member.model: error_by_angle(member.trained, test.images, test.labels) for member in members}
         svg = gallery.add(angle_figure(errors), "angles", "test error by angle of the input")
         exact = [member.model for member in members if repeats(member.trained)]
         lines = tuple(angle_line(model, images, values) for model, values in errors.items())
@@ -170,7 +170,7 @@ def equivariance_section(network: PicturedNetwork) -> EquivarianceTable:
     """Measure the equivariance of a network in double precision on a few test images."""
     trained = network.trained
     group = trained.network.acting_group
-    images = trained.preprocessing(network.data.test.images[:EQUIVARIANCE_IMAGES]).double()
+    images = trained.preprocessing(network.data.test.head(EQUIVARIANCE_IMAGES).in_memory().images).double()
     errors = equivariance_error(copy.deepcopy(trained.network).double(), images, group)
     return equivariance_table(network.run, group, errors)
 
@@ -184,9 +184,14 @@ class AttentionSection:
     pictures: tuple[Markup, ...]
 
 
-def attention_section(network: PicturedNetwork, gallery: Gallery) -> AttentionSection:
-    """Draw the first and the middle attention layer on the first test image; without attention the first layer."""
-    posed = posed_views(network.trained, network.data.test.images[0])
+def attention_section(network: PicturedNetwork, gallery: Gallery) -> AttentionSection | None:
+    """Draw the first and the middle attention layer on the first test image; without attention the first layer.
+
+    Return None for a network without layers on a group.
+    """
+    posed = posed_views(network.trained, network.data.test.head(1).in_memory().images[0])
+    if not posed.views:
+        return None
     attentive = has_attention(network.trained.network)
     layers = sorted({0, len(posed.views) // 2}) if attentive else [0]
     content = "masks" if attentive else "responses"
@@ -245,7 +250,8 @@ def envelope_sections(
             continue
         envelopes = {
             data.name: co_occurrence(
-                network.trained.network, network.trained.preprocessing(data.test.images[:ENVELOPE_IMAGES])
+                network.trained.network,
+                network.trained.preprocessing(data.test.head(ENVELOPE_IMAGES).in_memory().images),
             )
             for data in datasets[network.run.folder.path] or [network.data]
         }

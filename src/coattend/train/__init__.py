@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from coattend.models.records import RunError as RunError
     from coattend.train.comparison import Comparison as Comparison
     from coattend.train.comparison import compare as compare
+    from coattend.train.loop import fit as fit
     from coattend.train.loop import train as train
     from coattend.train.optimizer import parameter_groups as parameter_groups
     from coattend.train.recipe import Recipe as Recipe
@@ -30,6 +31,7 @@ _HOMES = {
     "RunFolder": "coattend.train.run_folder",
     "changed": "coattend.train.recipe",
     "compare": "coattend.train.comparison",
+    "fit": "coattend.train.loop",
     "get_recipe": "coattend.train.recipes",
     "load_trained": "coattend.models.classifier",
     "parameter_groups": "coattend.train.optimizer",

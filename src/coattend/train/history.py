@@ -12,7 +12,7 @@ EPOCH = {"epoch": COUNT, "train_loss": NUMBER, "seconds": NUMBER}
 
 @dataclass(frozen=True)
 class Best:
-    """The epoch with the highest accuracy on the validation images, among equals the one with the lowest loss."""
+    """The epoch with the highest score on the validation images, among equals the one with the lowest loss."""
 
     epoch: int
     accuracy: float
@@ -21,7 +21,10 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What was measured after one epoch; None where it was not."""
+    """What was measured after one epoch; None where it was not.
+
+    Accuracies are the scores of the task; ``waited`` counts the seconds of waiting for images on disk.
+    """
 
     epoch: int
     lr: float | None = None
@@ -34,6 +37,7 @@ class Epoch:
     equivariance_error: float | None = None
     seconds: float
     images_per_second: float | None = None
+    waited: float | None = None
     time: float | None = None
 
     def to_dict(self) -> dict[str, float]:

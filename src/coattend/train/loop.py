@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.wrappers import _FabricModule
 from torch import nn
-from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
 
-from coattend.data import Dataset, Preprocessing, load_data, make_augmentation
-from coattend.models import (
-    EquivariantNetwork,
-    create_model,
-    exactness_line,
-    group_convolutions,
-    model_entry,
-    read_model_file,
-    restricted,
-    restricted_poses,
-)
-from coattend.models.classifier import Classifier
+from coattend.data import Dataset, load_data, make_augmentation
+from coattend.models import model_entry
+from coattend.models.registry import register_module, register_user_model
 from coattend.nn import GroupBatchNorm2d
-from coattend.nn.observe import estimate_norm_statistics
-from coattend.train.averaging import AveragedWeights, make_average
-from coattend.train.batches import SEEDS, Prepared, prepare
-from coattend.train.checkpoint import DAMAGE, Checkpoint, damaged_checkpoint
-from coattend.train.evaluate import Evaluation, evaluate, network_error
-from coattend.train.history import Best, Epoch
-from coattend.train.optimizer import make_optimizer
+from coattend.tasks import make_task
+from coattend.train.batches import SEEDS, chosen_splits, prepare
+from coattend.train.network import build_network, check_outputs, count_parameters, start_from
 from coattend.train.precision import check_one_precision, resolved
 from coattend.train.processes import by_first, launched_fabric, lost_processes_named, together
-from coattend.train.progress import Board, TrainingProgress
-from coattend.train.recipe import Recipe
-from coattend.train.restriction import drop_poses, poses_due
-from coattend.train.run import Result, absolute_path, is_named, summarize
+from coattend.train.recipe import Recipe, changed
+from coattend.train.recipes import get_recipe
+from coattend.train.run import Result, absolute_path, is_named
 from coattend.train.run_folder import RunFolder
-from coattend.train.step import check_outcome, check_weights, train_epoch
+from coattend.train.training import Training
 
 
 def train(
@@ -61,18 +39,66 @@ def train(
 ) -> Result:
     """Train a network, or continue a training that was stopped, or return the result of one that is finished.
 
-    The run's folder below ``root`` is called after data, network and recipe, or ``name``.
+    ``model_name`` is a registered name, or ``module:function`` for a network of the user's own. The run's folder below
+    ``root`` is called after data, network and recipe, or ``name``.
 
     A run that was stopped at any moment and is started again ends bit-identical, on a CPU, to one that was not: every
     epoch draws its randomness from seed and epoch alone, and a run continues from the last whole epoch.
     """
+    register_user_model(model_name, trusted=True)
     model_entry(model_name)
+    return _train(model_name, None, recipe, seed, root, name, accelerator, devices, nodes)
+
+
+def fit(
+    model: str | nn.Module | Callable[..., nn.Module],
+    data: Dataset | str | Path,
+    recipe: Recipe | str = "house",
+    *,
+    seed: int = 0,
+    root: str | Path = "runs",
+    name: str | None = None,
+    settings: Sequence[str] = (),
+    accelerator: str = "auto",
+    devices: int = 1,
+    nodes: int = 1,
+) -> Result:
+    """Train any network on any data as :func:`train` does: with a run folder, resumable, with report and export.
+
+    - model: a registered name, ``"module:function"``, a function or class of ``num_classes`` and ``in_channels`` that
+      returns a torch module, or a module, whose weights the training starts from. To load the trained network in
+      another process, the function or class has to be importable there.
+    - data: a :class:`Dataset`, for example of ``coattend.data.from_datasets``, or a name or path for ``load_data``
+    - recipe: a recipe or its name; ``settings`` change it as ``--set`` does
+    """
+    key = model if isinstance(model, str) else register_module(model)
+    register_user_model(key, trusted=True)
+    where = data.name if isinstance(data, Dataset) else str(data)
+    chosen = replace(recipe, data=where) if isinstance(recipe, Recipe) else get_recipe(recipe, key, where)
+    passed = data if isinstance(data, Dataset) else None
+    return _train(key, passed, changed(chosen, settings), seed, root, name, accelerator, devices, nodes)
+
+
+def _train(
+    model_name: str,
+    passed: Dataset | None,
+    recipe: Recipe,
+    seed: int,
+    root: str | Path,
+    name: str | None,
+    accelerator: str,
+    devices: int,
+    nodes: int,
+) -> Result:
     if not isinstance(recipe, Recipe):
         raise ValueError(f"train expects a recipe, as get_recipe returns it, got {recipe!r}.")
     if not isinstance(root, (str, Path)):
         raise ValueError(f"train expects the folder for its runs as a path, got {root!r}.")
     check_seed(seed)
-    recipe = replace(recipe, data=absolute_path(recipe.data))
+    if passed is None:
+        recipe = replace(recipe, data=absolute_path(recipe.data))
+    if recipe.start is not None:
+        recipe = replace(recipe, start=absolute_path(recipe.start))
     folder = RunFolder.of(root, model_name, recipe, seed, name)
     recipe = resolved(recipe, folder, accelerator)
 
@@ -91,208 +117,49 @@ def train(
         stack.enter_context(folder.writing())
         check_one_precision(fabric, recipe)
         # A user's images are read before a result is returned: another folder may have the same name.
-        if is_named(recipe.data) and (result := by_first(fabric, lambda: finished(None))) is not None:
+        named = passed is None and is_named(recipe.data)
+        if named and (result := by_first(fabric, lambda: finished(None))) is not None:
             return result
-        data = together(fabric, lambda: load_data(recipe.data, size=recipe.size, fit=recipe.fit))
+        data = together(fabric, lambda: load_recipe_data(recipe) if passed is None else passed)
         if (result := by_first(fabric, lambda: finished(data))) is not None:
             return result
+        task = together(fabric, lambda: make_task(data, chosen_splits(data, recipe)[0], is_balanced(recipe)))
+        if recipe.keep_poses < 1 and task.name != "classification":
+            raise ValueError(f"keep_poses measures contributions to the classes of images, not for {task.name}.")
         prepared = together(fabric, lambda: prepare(data, recipe, fabric.device))
         make_augmentation(recipe.augmentation)  # refuses unknown steps before anything is written
         torch.manual_seed(seed)
         network = together(fabric, lambda: build_network(model_name, data))
+        together(fabric, lambda: check_outputs(network, task, data))
+        together(fabric, lambda: start_from(network, recipe))
         GroupBatchNorm2d.convert_sync_batchnorm(network, fabric.world_size > 1)
         parameters = count_parameters(network)
         together(fabric, lambda: stack.enter_context(folder.lock()) if leads else None)
         if (result := by_first(fabric, lambda: finished(data))) is not None:  # by a process that had the lock before
             return result
         by_first(fabric, lambda: folder.describe(model_name, recipe, seed, data, parameters, fabric.device))
-        return Training(fabric, folder, recipe, seed, data, prepared).run(network, f"{model_name} seed {seed}")
+        by_first(fabric, lambda: folder.write_skipped(data.skipped))
+        return Training(fabric, folder, recipe, seed, data, prepared, task).run(network, f"{model_name} seed {seed}")
 
 
-@dataclass(frozen=True)
-class Training:
-    """A run in training: its processes, its folder and its data."""
-
-    fabric: Fabric
-    folder: RunFolder
-    recipe: Recipe
-    seed: int
-    data: Dataset
-    prepared: Prepared
-
-    def run(self, network: EquivariantNetwork, title: str) -> Result:
-        """Train a new network from the last checkpoint, or from the start, to the end."""
-        fabric, folder, recipe, train_set = self.fabric, self.folder, self.recipe, self.prepared.train
-        state = by_first(fabric, folder.load_checkpoint)
-        first_epoch, best = (0, None) if state is None else (state.epoch + 1, state.best)
-        try:
-            network, plain_optimizer = restored(network, recipe, state)
-        except DAMAGE as error:
-            raise damaged_checkpoint(folder.checkpoint) from error
-        model, optimizer = fabric.setup(network, plain_optimizer)
-        average = self._average(network, state)
-        with ExitStack() as stack:
-            leads = fabric.is_global_zero
-            progress = stack.enter_context(TrainingProgress(title, recipe.epochs, first_epoch, leads))
-            progress.say(self.data.summary())
-            progress.say(f"precision {recipe.precision}")
-            progress.say(by_first(fabric, lambda: exactness_line(network, self.data.image_shape[1:])))
-            board = stack.enter_context(Board(folder.path / "tensorboard", first_epoch)) if leads else None
-            for epoch in range(first_epoch, recipe.epochs):
-                started = time.perf_counter()
-                keep = poses_due(recipe, network, epoch)
-                if keep is not None:
-                    network, plain_optimizer = drop_poses(network, plain_optimizer, recipe, train_set, keep)
-                    model, optimizer = fabric.setup(network, plain_optimizer)
-                    average = make_average(network, recipe)
-                    best = None  # a network of another shape
-                loss, accuracy = self._learn(model, network, optimizer, average, epoch, progress)
-                check_weights(network, recipe, epoch)
-                trained = time.perf_counter() - started
-                tested, tested_model = (network, model) if average is None else (average.network, average.network)
-                valid = self._validate(tested, tested_model, epoch)
-                if valid is not None and (best is None or (valid.accuracy, -valid.loss) > (best.accuracy, -best.loss)):
-                    best = Best(epoch, valid.accuracy, valid.loss)
-                    self._save(folder.best_weights, tested)
-                measured = Epoch(
-                    epoch=epoch,
-                    lr=optimizer.param_groups[0]["lr"],
-                    train_loss=loss,
-                    train_accuracy=accuracy,
-                    valid_loss=None if valid is None else valid.loss,
-                    valid_accuracy=None if valid is None else valid.accuracy,
-                    relative_poses=_relative_poses(network) if recipe.keep_poses < 1 else None,
-                    test_accuracy=self._test_accuracy(tested_model, epoch),
-                    equivariance_error=self._equivariance_error(tested, epoch),
-                    seconds=time.perf_counter() - started,
-                    images_per_second=len(train_set) / trained,
-                    time=time.time(),
-                )
-                if board is not None:
-                    board.add(measured)
-                averaged = None if average is None else average.state_dict()
-                states = network.state_dict(), optimizer.state_dict()
-                checkpoint = Checkpoint(*states, epoch, best, restricted_poses(network), 0, averaged)
-                by_first(fabric, partial(folder.finish_epoch, measured, checkpoint))
-                progress.epoch(measured)
-            if average is not None:
-                return self._finish(average.network, average.network, best)
-            return self._finish(network, model, best)
-
-    def _average(self, network: EquivariantNetwork, state: Checkpoint | None) -> AveragedWeights | None:
-        try:
-            return make_average(network, self.recipe, None if state is None else state.average)
-        except DAMAGE as error:
-            raise damaged_checkpoint(self.folder.checkpoint) from error
-
-    def _learn(
-        self,
-        model: _FabricModule,
-        network: EquivariantNetwork,
-        optimizer: torch.optim.Optimizer,
-        average: AveragedWeights | None,
-        epoch: int,
-        progress: TrainingProgress,
-    ) -> tuple[float, float]:
-        """Train for one epoch; return loss and accuracy on the training images as they were seen."""
-        losses = MeanMetric().to(self.fabric.device)
-        accuracies = MulticlassAccuracy(len(self.data.classes), average="micro").to(self.fabric.device)
-        for step in train_epoch(self.fabric, model, optimizer, self.prepared.train, self.recipe, self.seed, epoch):
-            if average is not None:
-                average.update(network)
-            losses.update(step.loss, len(step.labels))
-            accuracies.update(step.logits, step.labels)
-            progress.step(epoch, step.progress, step.loss, self.recipe.batch)
-        return float(losses.compute()), float(accuracies.compute())
-
-    def _validate(self, network: EquivariantNetwork, model: nn.Module, epoch: int) -> Evaluation | None:
-        """Re-estimate norms where the recipe needs it, and classify the validation images if there are any."""
-        recipe, prepared = self.recipe, self.prepared
-        before_a_test = recipe.is_due(epoch, recipe.test_every or recipe.epochs)
-        averaged = recipe.averaging > 0
-        if (before_a_test and (recipe.reestimate_norms or averaged)) or (averaged and len(prepared.valid)):
-            dtype = next(network.parameters()).dtype
-            with self.fabric.autocast():
-                estimate_norm_statistics(network, (b.to(dtype) for b in prepared.train.images.split(recipe.batch)))
-        return evaluate(self.fabric, model, prepared.valid) if len(prepared.valid) else None
-
-    def _test_accuracy(self, model: nn.Module, epoch: int) -> float | None:
-        due = self.recipe.is_due(epoch, self.recipe.test_every)
-        return evaluate(self.fabric, model, self.prepared.test).accuracy if due else None
-
-    def _equivariance_error(self, network: EquivariantNetwork, epoch: int) -> float | None:
-        due = self.recipe.is_due(epoch, self.recipe.equivariance_every)
-        return network_error(network, self.prepared.test) if due else None
-
-    def _save(self, path: Path, network: EquivariantNetwork) -> None:
-        by_first(self.fabric, lambda: save_weights(path, network, self.prepared.preprocessing, self.recipe, self.data))
-
-    def _finish(self, network: EquivariantNetwork, model: nn.Module, best: Best | None) -> Result:
-        """Test the network after the last epoch and after the best, and write the result."""
-        fabric, folder, test_set = self.fabric, self.folder, self.prepared.test
-        last, valid = evaluate(fabric, model, test_set), None
-        check_outcome(last.loss, self.recipe)
-        self._save(folder.last_weights, network)
-        if best is not None:
-            network.load_state_dict(by_first(fabric, lambda: read_model_file(folder.best_weights)[1]))
-            valid = evaluate(fabric, model, test_set)
-
-        def write() -> Result:
-            classes = {"labels": test_set.labels.cpu(), "last": last.predictions}
-            if valid is not None:
-                classes["valid"] = valid.predictions
-            folder.write_predictions(**{name: tensor.numpy() for name, tensor in classes.items()})
-            run = replace(folder.run, recipe=self.recipe)
-            errors = last.error, None if valid is None else valid.error
-            result = summarize(run, count_parameters(network), folder.history(), *errors, best)
-            folder.finish(result)
-            return result
-
-        return by_first(fabric, write)
+def load_recipe_data(recipe: Recipe) -> Dataset:
+    """Load the dataset of a recipe as its fields say."""
+    return load_data(
+        recipe.data,
+        size=recipe.size,
+        fit=recipe.fit,
+        keep=recipe.keep_images,
+        bad_files=recipe.bad_files,
+        group=recipe.group,
+    )
 
 
-def restored(
-    network: EquivariantNetwork, recipe: Recipe, state: Checkpoint | None
-) -> tuple[EquivariantNetwork, torch.optim.Optimizer]:
-    """Return the network and the recipe's optimizer as they were when the state was saved, or new without a state."""
-    if recipe.precision == "64-true":
-        network = network.double()  # before the state is read, which float32 would round
-    if state is None:
-        return network, make_optimizer(network, recipe)
-    network = restricted(network, state.relative)
-    optimizer = make_optimizer(network, recipe)
-    network.load_state_dict(dict(state.model))
-    optimizer.load_state_dict(dict(state.optimizer))
-    return network, optimizer
-
-
-def save_weights(
-    path: Path, network: EquivariantNetwork, preprocessing: Preprocessing, recipe: Recipe, data: Dataset
-) -> None:
-    """Write the network with its preprocessing, classes and recipe."""
-    metadata = {"recipe": json.dumps(recipe.to_dict())}
-    Classifier(network, preprocessing, data.classes, data.image_shape, data.provenance, recipe.fit, metadata).save(path)
+def is_balanced(recipe: Recipe) -> bool:
+    """Whether the loss weighs all classes alike."""
+    return recipe.class_weights == "balanced"
 
 
 def check_seed(seed: int) -> None:
     """Raise unless every epoch's randomness can be drawn from this seed."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
         raise ValueError(f"a seed is a whole number from 0 to {SEEDS - 1}, got {seed}.")
-
-
-def build_network(model_name: str, data: Dataset) -> EquivariantNetwork:
-    """Build a network for a dataset: classes and channels follow the data where they differ from the entry's."""
-    defaults = model_entry(model_name).defaults
-    of_the_data = {"num_classes": len(data.classes), "in_channels": data.image_shape[0]}
-    options: Mapping[str, Any] = {key: value for key, value in of_the_data.items() if value != defaults[key]}
-    return create_model(model_name, **options)
-
-
-def _relative_poses(network: EquivariantNetwork) -> int:
-    """The number of relative poses of all group convolutions."""
-    return sum(len(layer.relative) for layer in group_convolutions(network).values())
-
-
-def count_parameters(network: EquivariantNetwork) -> int:
-    """Return the number of parameters."""
-    return sum(p.numel() for p in network.parameters())

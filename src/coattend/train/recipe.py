@@ -11,11 +11,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from coattend._words import did_you_mean
 from coattend.data.images import Fit
+from coattend.data.reading import BadFiles, Keep
 
 Optimizer = Literal["adam", "adamw", "sgd", "nesterov"]
 Schedule = Literal["constant", "steps", "one-cycle"]
 Precision = Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"]
 Part = Literal["train", "train+valid"]
+ClassWeights = Literal["none", "balanced"]
+Sampling = Literal["uniform", "balanced"]
 
 Range = tuple[str, Callable[[Any], bool]]  # what a value has to be, in words and as a test
 
@@ -28,7 +31,7 @@ _FRACTIONS: Range = ("are fractions of the epochs, from 0 to 1", lambda v: 0 <= 
 RANGES: dict[str, Range] = {
     **dict.fromkeys(("epochs", "batch", "train_images", "valid_images", "test_images"), _AT_LEAST_1),
     "size": ("is a number of pixels, at least 1", lambda v: v >= 1),
-    **dict.fromkeys(("test_every", "equivariance_every"), _FROM_0),
+    **dict.fromkeys(("test_every", "equivariance_every", "workers"), _FROM_0),
     **dict.fromkeys(("attention_lr", "bias_lr", "head_lr", "weight_decay"), _FACTOR),
     "lr": ("must be above 0 and at most 1e9", lambda v: 0 < v <= 1e9),
     **dict.fromkeys(("eps", "clip", "clip_gradients", "gamma", "explode"), _ABOVE_0),
@@ -44,6 +47,13 @@ class Recipe:
 
     - size: height and width of all images; None keeps those of the data, or chooses one where they differ
     - fit: "resize" scales the shorter side to size and crops the longer one, "crop" crops the centre without scaling
+    - group: the column of a table whose values, such as patients, are never divided between splits
+    - keep_images: own images in "memory" or on "disk", read when a batch needs them; "auto" decides by their number
+    - workers: processes that read images from disk; the result of a training does not depend on it
+    - bad_files: "stop" refuses images that cannot be read, "skip" leaves them out and lists them in skipped.csv
+    - class_weights: "balanced" weighs the loss so that all classes count alike; sampling: "balanced" draws images so
+      that all classes are equally frequent
+    - start: a run folder or file whose weights the training starts from; layers of other shapes keep their random ones
     - train_on: "train" leaves the validation split for choosing the epoch; "train+valid" trains on both, as [CW16] do
     - train_images, valid_images, test_images: how many images of a split, from its start; None for all
     - milestones: fractions of the epochs after which the learning rate is multiplied by gamma
@@ -65,6 +75,13 @@ class Recipe:
     data: str = "mini"
     size: int | None = None
     fit: Fit = "resize"
+    group: str | None = None
+    keep_images: Keep = "auto"
+    workers: int = 2
+    bad_files: BadFiles = "stop"
+    class_weights: ClassWeights = "none"
+    sampling: Sampling = "uniform"
+    start: str | None = None
     train_on: Part = "train"
     train_images: int | None = None
     valid_images: int | None = None

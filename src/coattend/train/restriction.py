@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from coattend._files import check_target
 from coattend._timing import compared, inference, interleaved
-from coattend.data import Dataset, Split, load_data
+from coattend.data import Dataset, load_data
+from coattend.data.dataset import AnySplit
 from coattend.data.rotated_mnist import current_name
 from coattend.equivariance import equivariance_error
 from coattend.export.safetensors import write_safetensors
@@ -32,7 +33,7 @@ from coattend.models.classifier import Classifier, load_trained, weights_file
 from coattend.models.records import RunError, read_header_recipe
 from coattend.models.restriction import RelativePoses
 from coattend.nn.observe import estimate_norm_statistics, multiply_adds
-from coattend.train.batches import Examples
+from coattend.train.batches import AnyExamples, Examples
 from coattend.train.evaluate import evaluate
 from coattend.train.optimizer import make_optimizer
 from coattend.train.recipe import Recipe
@@ -93,6 +94,8 @@ def restrict_trained(
     check_target(to, overwrite)
     file = weights_file(path)
     trained = load_trained(file)
+    if trained.task.name != "classification":
+        raise RunError(f"restrict measures contributions to classes of images, and {file} is for {trained.task.name}.")
     recipe = Recipe.from_dict(read_header_recipe(file, trained.metadata))
     source = matching_data(trained, data or current_name(recipe.data, trained.provenance))
     train = examples(trained, source.train, train_images)
@@ -152,10 +155,11 @@ def poses_due(recipe: Recipe, network: EquivariantNetwork, epoch: int) -> int | 
 
 
 def drop_poses(
-    network: EquivariantNetwork, optimizer: Optimizer, recipe: Recipe, examples: Examples, keep: int
+    network: EquivariantNetwork, optimizer: Optimizer, recipe: Recipe, examples: AnyExamples, keep: int
 ) -> tuple[EquivariantNetwork, Optimizer]:
     """Return a copy of a network with the ``keep`` poses that contribute most in every layer, and its optimizer."""
-    probe = Probe.of(network, examples.images[:MEASURED_IMAGES], examples.labels[:MEASURED_IMAGES])
+    measured = examples.head(MEASURED_IMAGES)
+    probe = Probe.of(network, measured.images, measured.labels)
     poses = choose_poses(network, lambda net, layers: contributions(net, probe, layers=layers), keep=keep)
     smaller = restricted(network, poses)
     return smaller, restricted_optimizer(optimizer, network, smaller, recipe)
@@ -208,9 +212,10 @@ def matching_data(trained: Classifier, name: str) -> Dataset:
     return data
 
 
-def examples(trained: Classifier, split: Split, count: int | None = None) -> Examples:
+def examples(trained: Classifier, split: AnySplit, count: int | None = None) -> Examples:
     """Return the first ``count`` images of a split, or all, preprocessed for the network."""
-    return Examples(trained.preprocessing(split.images[:count]), split.labels[:count])
+    chosen = split.head(count).in_memory()
+    return Examples(trained.preprocessing(chosen.images), chosen.labels)
 
 
 def _stages(

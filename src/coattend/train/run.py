@@ -60,7 +60,8 @@ RESULT = {
     "seconds": FINITE,
 }
 ERRORS = {"last": FINITE, "valid": or_null(FINITE), "test_optimistic": or_null(FINITE)}
-NAMING_FIELDS = ("name", "settings")  # of a recipe; two runs are compared by the values of the others
+# Fields of a recipe that do not change what is trained; two runs are compared by the values of the others.
+WITHOUT_EFFECT = ("name", "settings", "workers", "bad_files")
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Run:
         differing = [key for key, value in (("model", model), ("seed", seed)) if getattr(self, key) != value]
         own, compared = self.recipe.to_dict(), recipe.to_dict()
         own["data"] = absolute_path(current_name(self.recipe.data, self.provenance))
-        names = [key for key in compared if key not in NAMING_FIELDS]
+        names = [key for key in compared if key not in WITHOUT_EFFECT]
         if data is not None and self.data_digest is not None:
             names.remove("data")  # the content counts, not the path
             differing += ["the images"] if self.data_digest != digest_of(data) else []
@@ -259,7 +260,5 @@ def digest_of(data: Dataset) -> str:
     """Return the SHA-256 of classes, images and labels of all splits."""
     digest = hashlib.sha256(json.dumps(data.classes).encode())
     for split in data.splits().values():
-        digest.update(json.dumps([*split.images.shape]).encode())
-        for tensor in (split.images, split.labels):
-            digest.update(tensor.contiguous().numpy().data)
+        split.feed(digest)
     return digest.hexdigest()

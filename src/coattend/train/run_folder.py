@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -24,6 +24,7 @@ from coattend._files import remove_unfinished, write_atomically
 from coattend.data import Dataset
 from coattend.data.rotated_mnist import current_name
 from coattend.models.classifier import BEST, LAST
+from coattend.models.prediction import write_csv
 from coattend.models.records import MachineError, RunError, damaged
 from coattend.train.checkpoint import Checkpoint
 from coattend.train.history import Epoch, read_history
@@ -31,12 +32,15 @@ from coattend.train.predictions import read_predictions, write_predictions
 from coattend.train.recipe import Recipe, split_name
 from coattend.train.record import Record, record_of
 from coattend.train.run import Result, Run, digest_of
+from coattend.train.scores import FILE as SCORES
 from coattend.version import __version__
 
 PREDICTIONS = "predictions.npz"
-FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST, PREDICTIONS)
+TABLE, SKIPPED, WORST = "predictions.csv", "skipped.csv", "worst.png"
+FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST, PREDICTIONS, TABLE, SCORES, SKIPPED,
+         WORST)  # fmt: skip
 LONGEST = 120  # bytes of a folder's name; file systems allow 255
-WALL_CLOCK = ("seconds", "images_per_second", "time")  # the fields that may differ between two equal runs
+WALL_CLOCK = ("seconds", "images_per_second", "waited", "time")  # the fields that may differ between two equal runs
 THEN = "; then "  # between the arithmetics of a run that was continued with another one
 PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
 
@@ -193,6 +197,11 @@ class RunFolder:
     def write_predictions(self, **arrays: NDArray[np.int64]) -> None:
         """Write labels and predicted classes of the test images, by protocol."""
         write_predictions(self.path / PREDICTIONS, arrays)
+
+    def write_skipped(self, skipped: Sequence[tuple[str, str]]) -> None:
+        """Write which files were left out and why; nothing if there are none."""
+        if skipped:
+            write_csv(self.path / SKIPPED, ("path", "reason"), skipped)
 
     def finish_epoch(self, epoch: Epoch, checkpoint: Checkpoint) -> None:
         """Write what an epoch measured, then the state to continue from."""

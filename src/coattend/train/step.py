@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from lightning_fabric.wrappers import _FabricModule
 from torch import Tensor, nn
@@ -16,7 +15,8 @@ from coattend.data import make_augmentation
 from coattend.models.records import RunError
 from coattend.nn import GroupBatchNorm2d
 from coattend.nn.observe import Call, recording
-from coattend.train.batches import Examples, hash_seed, shuffled_batches
+from coattend.tasks import Classification, Task
+from coattend.train.batches import AnyExamples, hash_seed, shuffled_batches
 from coattend.train.optimizer import set_learning_rate
 from coattend.train.processes import total
 from coattend.train.recipe import Recipe
@@ -40,28 +40,32 @@ def train_epoch(
     fabric: Fabric,
     model: _FabricModule,
     optimizer: torch.optim.Optimizer,
-    examples: Examples,
+    examples: AnyExamples,
     recipe: Recipe,
     seed: int,
     epoch: int,
+    task: Task | None = None,
 ) -> Iterator[Step]:
     """Train for one epoch of the recipe, and yield every step after it is done.
 
-    Order, augmentation and dropout are drawn from seed and epoch alone. Raises RunError if the training diverges.
+    Order, augmentation and dropout are drawn from seed and epoch alone. Raises RunError if the training diverges. The
+    task is by default classification.
     """
+    task = Classification(()) if task is None else task
     rank, world = fabric.global_rank, fabric.world_size
     augment = make_augmentation(recipe.augmentation)
     torch.manual_seed(hash_seed(seed, epoch, 1 + rank))
     generator = torch.Generator(fabric.device).manual_seed(hash_seed(seed, epoch, 500 + rank))
     steps = -(-len(examples) // recipe.batch)
     model.train()
-    batches = shuffled_batches(examples, recipe.batch, seed, epoch, rank, world)
+    balanced = recipe.sampling == "balanced"
+    batches = shuffled_batches(examples, recipe.batch, seed, epoch, rank, world, balanced)
     for number, (images, labels, joint) in enumerate(batches):
         step = epoch * steps + number
         set_learning_rate(optimizer, recipe.learning_rate_factor(step, recipe.epochs * steps))
-        images = augment(images, generator)
+        images, labels = task.augmented(augment, images, labels, generator)
         logits = model(images)
-        summed = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=recipe.label_smoothing)
+        summed = task.loss(logits, labels, recipe.label_smoothing)
         # The joint loss: all processes stop at the same step, as one would.
         check_loss(total(fabric, summed) / joint, recipe, step, epoch, model.module, images)
         optimizer.zero_grad(set_to_none=True)
