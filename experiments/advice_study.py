@@ -76,7 +76,8 @@ def dataset(name: str, options: Options) -> Dataset:
 
     if name == "upright digits":
         return upright
-    return replace(upright, train=changed(upright.train), valid=changed(upright.valid), test=changed(upright.test))
+    train, valid, test = (changed(part.in_memory()) for part in upright.splits().values())
+    return replace(upright, train=train, valid=valid, test=test)
 
 
 def study(name: str, seed: int, options: Options) -> Result:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coattend.data import Dataset, load_data
-from coattend.data.dataset import Split
+from coattend.data.dataset import AnySplit
 from coattend.groups import FiniteGroup, get_group, transform_image
 from coattend.nn.observe import evaluating
 
@@ -137,16 +137,16 @@ def _advice(name: str, poses: tuple[PoseEvidence, ...], guessing: float, images:
     return Advice(name, chosen, all(pose.is_sure for pose in poses[:8]), guessing, images, poses)
 
 
-def _small(split: Split, most: int) -> tuple[Tensor, Tensor]:
+def _small(split: AnySplit, most: int) -> tuple[Tensor, Tensor]:
     """Return images of about 16 pixels, as numbers, with their labels, in random order."""
-    index = torch.randperm(len(split))[:most]
-    images = split.images[index].float()
+    part = split.at(torch.randperm(len(split))[:most]).in_memory()
+    images = part.images.float()
     factor = max(1, round(min(images.shape[-2:]) / PIXELS))
     images = F.avg_pool2d(images, factor)
     size = min(images.shape[-2:])
     top, left = ((n - size) // 2 for n in images.shape[-2:])
     square = images[..., top : top + size, left : left + size]
-    return square - square.mean(), split.labels[index]
+    return square - square.mean(), part.labels
 
 
 def _probe(
