@@ -114,6 +114,7 @@ class RayAttempt:
         self.where = ""
         self.endings: dict[int, Ending] = {}
         self.tasks: dict[int, Any] = {}
+        self.ended: list[Any] = []  # a task that nobody refers to could be cancelled while it cleans up
         self.group = self.meeting = None
         if job.devices * job.nodes > 1:
             bundle = {name: amount for name, amount in share.items() if amount}
@@ -180,23 +181,23 @@ class RayAttempt:
         return ray.remote(num_cpus=cpus, num_gpus=gpus, **options)(function)
 
     def _receive(self, machine: int, task: Any) -> None:
-        """Take over all events of a task that are there."""
-        while ray.wait([task], timeout=0)[0]:
+        """Take over all events of a task that are there; the last is its ending, after which it cleans up by itself."""
+        while machine in self.tasks and ray.wait([task], timeout=0)[0]:
             try:
                 event = ray.get(next(task))
-            except StopIteration:
-                del self.tasks[machine]
-                return
+                if isinstance(event, dict):
+                    bring_back(event, self.job.folder.path)
             except ray.exceptions.RayError as error:
-                self.endings[machine] = _lost(error)
-                del self.tasks[machine]
-                return
+                event = _lost(error)
+            except OSError as error:
+                reason = f"cannot bring back {error.filename or self.job.folder.path}: {error.strerror or error}"
+                event = Ending(MachineError.exit_code, reason)
+                ray.cancel(task, force=True)
             if isinstance(event, Started):
                 self.where = self.where or event.where
             elif isinstance(event, Ending):
                 self.endings[machine] = event
-            else:
-                bring_back(event, self.job.folder.path)
+                self.ended.append(self.tasks.pop(machine))
 
 
 def _meeting_point() -> tuple[str, int]:
