@@ -34,7 +34,7 @@ def makespan(seconds: Sequence[float], workers: int) -> float:
     """Return when the last job ends if each starts, in this order, as soon as one of the workers is free.
 
     >>> makespan([3, 3, 2, 2, 2], 2)
-    7
+    7.0
     """
     free = [0.0] * workers
     for duration in seconds:
