@@ -118,6 +118,14 @@ class Run:
 def differences(killed: Run, straight: Run) -> Iterator[str]:
     """Return what differs in two finished runs, bit for bit, and what else the killed one left on disk."""
     found, expected = killed.folder(), straight.folder()
+    yield from differing_files(found, expected)
+    left = {path.name for path in found.iterdir()} - {path.name for path in expected.iterdir()}
+    if left:
+        yield f"left over: {', '.join(sorted(left))}"
+
+
+def differing_files(found: Path, expected: Path) -> Iterator[str]:
+    """Return which files of two finished runs differ in tensors, measures or predictions, bit for bit."""
     for name in ("last.safetensors", "best.safetensors"):
         ours, theirs = load_file(found / name), load_file(expected / name)
         if set(ours) != set(theirs) or any(ours[key].tobytes() != theirs[key].tobytes() for key in theirs):
@@ -128,9 +136,6 @@ def differences(killed: Run, straight: Run) -> Iterator[str]:
     for name in ("metrics.jsonl", "result.json"):
         if _without_clocks(found / name) != _without_clocks(expected / name):
             yield name
-    left = {path.name for path in found.iterdir()} - {path.name for path in expected.iterdir()}
-    if left:
-        yield f"left over: {', '.join(sorted(left))}"
 
 
 def _without_clocks(path: Path) -> list[dict[str, object]]:

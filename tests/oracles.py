@@ -71,6 +71,21 @@ def group_conv(x, weight, bias, product, inverse, planar, **geometry):
     )
 
 
+def group_conv_transpose(x, weight, bias, product, inverse, planar, stride=1, padding=0, dilation=1, output_padding=0):
+    """y[b, o, h](u) = sum_i sum_g sum_v x[b, i, g](v) (g.W[i, o, g^-1 h])(u + padding - stride v) + bias[o]."""
+    batch, channels, n, height, width = x.shape
+    k = weight.shape[-1]
+    size = [(s - 1) * stride - 2 * padding + dilation * (k - 1) + 1 + output_padding for s in (height, width)]
+    y = np.zeros((batch, weight.shape[1], n, *size)) + bias[:, None, None, None]
+    for o, h, i, g in np.ndindex(weight.shape[1], n, channels, n):
+        taps = turned(weight[i, o, product[inverse[g], h]], planar[g])
+        for row, column, p, q in np.ndindex(height, width, k, k):
+            r, c = row * stride + p * dilation - padding, column * stride + q * dilation - padding
+            if 0 <= r < size[0] and 0 <= c < size[1]:
+                y[:, o, h, r, c] += x[:, i, g, row, column] * taps[p, q]
+    return y
+
+
 def project(x, weight, bias, product, inverse, planar, attention=None, **geometry):
     """y[b, o] = sum_s A_o( sum_i x[b, i, s] * (s.W[o, i]) ) + bias[o]."""
     poses = range(len(product))

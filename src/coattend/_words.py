@@ -17,6 +17,7 @@ EXTRAS = {
     "onnxscript": "onnx",
     "onnxruntime": "onnx",
     "huggingface_hub": "hub",
+    "ray": "cluster",
     "e2cnn": "dev",
 }
 

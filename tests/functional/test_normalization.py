@@ -75,6 +75,22 @@ def test_is_the_formula(order: int, attends: bool, relu: bool, training: bool, d
             assert ((a.double() - b).norm() / b.norm()) < 0.02
 
 
+@pytest.mark.parametrize("small", [0.0, 1e-6, 1e-2])
+def test_small_weights_do_not_lose_gradients(small: float) -> None:
+    """The backward pass takes its sums from the result only where the weights allow it."""
+    torch.manual_seed(0)
+    x, matrix = torch.randn(4, 3, 4, 5, 6, dtype=torch.float64), torch.randn(3, 4, 4, dtype=torch.float64)
+    weight, bias = torch.tensor([1.0, small, -1.0]).double(), torch.tensor([0.1, 1.0, 0.2]).double()
+    wide = [t.detach().requires_grad_() for t in (x, matrix, weight, bias)]
+    narrow = [t.detach().requires_grad_() for t in (channels_last(x.float()), *(t.float() for t in wide[1:]))]
+    upward = torch.randn(x.shape, dtype=torch.float64)
+    theirs = torch.autograd.grad((oracle(*wide, None, True) * upward).sum(), wide)
+    z, _, _ = normalize(narrow[0], narrow[2], narrow[3], None, 1e-3, narrow[1], relu=True)
+    ours = torch.autograd.grad((z * upward.float()).sum(), narrow)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4 * float(b.abs().max()))
+
+
 def test_a_large_mean_does_not_cancel() -> None:
     x = torch.randn(8, 2, 4, 16, 16, dtype=torch.float64) + 1000
     _, mean, variance = normalize(channels_last(x.float()), None, None, None, 1e-5)

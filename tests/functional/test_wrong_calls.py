@@ -23,6 +23,7 @@ TURNS, RELATIVE = filter_turns(G, 3), torch.tensor(G.relative)
 FILTER, FILTERS = torch.randn(2, 2, 3, 3), torch.randn(2, 2, 4, 3, 3)
 SIGNALS, BARE = ca.FiniteGroup([[0, 1], [1, 0]], action=[[[1]], [[-1]]]), ca.FiniteGroup([[0, 1], [1, 0]])
 IMAGE, MAP, SLICES = torch.randn(1, 2, 5, 5), torch.randn(1, 2, 4, 5, 5), torch.randn(8, 4)
+PAIRS = torch.ones(1, 2, 2)
 
 UNSUITABLE: dict[str, Callable[[torch.Tensor], Any]] = {
     "None": lambda x: None,
@@ -57,6 +58,11 @@ CALLS: dict[str, tuple[Callable[[Any], object], torch.Tensor]] = {
     "lifting_conv2d weight": (lambda w: F.lifting_conv2d(IMAGE, w, None, G), FILTER),
     "group_conv2d x": (lambda x: F.group_conv2d(x, FILTERS, None, G), MAP),
     "group_conv2d weight": (lambda w: F.group_conv2d(MAP, w, None, G), FILTERS),
+    "group_conv_transpose2d x": (lambda x: F.group_conv_transpose2d(x, FILTERS, None, G), MAP),
+    "group_conv_transpose2d weight": (lambda w: F.group_conv_transpose2d(MAP, w, None, G), FILTERS),
+    "orientation_field x": (lambda x: F.orientation_field(x, PAIRS, G), MAP),
+    "orientation_field weight": (lambda w: F.orientation_field(MAP, w, G), PAIRS),
+    "orientation_angle": (lambda v: F.orientation_angle(v), IMAGE),
     "dynamic_group_conv2d v": (lambda v: F.dynamic_group_conv2d(v, MAP, FILTER, None, G), MAP),
     "dynamic_group_conv2d z": (lambda z: F.dynamic_group_conv2d(MAP, z, FILTER, None, G), MAP),
     "dynamic_group_conv2d weight": (lambda w: F.dynamic_group_conv2d(MAP, MAP, w, None, G), FILTER),

@@ -23,6 +23,8 @@ LAYERS = {
     "conv C8": lambda: nn.GroupConv2d(4, 4, 3, "C8"),
     "conv C8, steerable": lambda: nn.GroupConv2d(4, 4, 3, "C8", filters="steerable"),
     "isotonic": lambda: nn.IsotonicConv2d(4, 4, 3),
+    "transposed": lambda: nn.GroupConvTranspose2d(4, 4, 3, "p4m", stride=2, padding=1, groups=2),
+    "transposed C8, steerable": lambda: nn.GroupConvTranspose2d(4, 2, 4, "C8", stride=2, filters="steerable"),
     "project": lambda: nn.ProjectionConv2d(4, 2, 3, "p4m"),
     "project, attention": lambda: nn.ProjectionConv2d(4, 2, 3, "p4m", attention=True),
     "decycle": lambda: nn.DecycleConv2d(4, 2, 3),
@@ -53,6 +55,8 @@ LAYERS = {
     "upsample": lambda: nn.SpatialUpsample2d(2, mode="bilinear"),
     "group pool": lambda: nn.GroupPool("p4m"),
     "coset pool": lambda: nn.GroupPool("p4m", "mean", over=(0, 4)),
+    "orientation field": lambda: nn.OrientationField(4, "p4m", fields=2, kind="vector"),
+    "restriction": lambda: nn.RestrictGroup("p4m", to="D2"),
 }
 BASES = {"AttentionLayer", "PoseAttention", "PoseConv2d"}
 STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}

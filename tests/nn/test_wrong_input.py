@@ -194,6 +194,9 @@ TAKES_MAPS = {
     "upsample": lambda: nn.SpatialUpsample2d(2),
     "group pool": lambda: nn.GroupPool("p4"),
     "coset pool": lambda: nn.GroupPool("p4", over=(0, 2)),
+    "transposed": lambda: nn.GroupConvTranspose2d(10, 5, 2, "p4", stride=2),
+    "restriction": lambda: nn.RestrictGroup("p4", to="C2"),
+    "orientation field": lambda: nn.OrientationField(10, "p4"),
 }
 STRANGE = {
     "None": (lambda x: None, "got NoneType; pass a tensor"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coattend.train import RunFolder, changed, compare, comparison, get_recipe
+from coattend.train import RunFolder, changed, compare, get_recipe, job
 
 SMALL = ["epochs=1", "train_images=64", "test_images=40", "equivariance_every=0"]
 
@@ -42,7 +42,7 @@ def test_runs_in_use_are_waited_for_after_the_others(
         if len(pauses) == 2:
             lock.release()
 
-    monkeypatch.setattr(comparison.time, "sleep", sleep)
+    monkeypatch.setattr(job.time, "sleep", sleep)
     found = compare(models, [0], "quick", tmp_path, settings=SMALL)
     assert [row.model for row in found.rows] == models
     assert len(pauses) == 2

@@ -111,7 +111,7 @@ def test_a_full_disk_stops_the_run_and_keeps_the_former_checkpoint(tmp_path: Pat
     )
     arguments = [sys.executable, "-c", limited, "coattend", *command(tmp_path)[3:]]
     failed = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert failed.returncode == 2, failed.stderr
+    assert failed.returncode == 74, failed.stderr
     assert "could not write the checkpoint of epoch" in failed.stderr
     assert "What was written before it is intact" in failed.stderr
     assert folder.checkpoint.read_bytes() == before

@@ -12,22 +12,22 @@ from typing import NoReturn
 
 from coattend._terminal import console, say
 from coattend._words import missing
-from coattend.cli import conversion, images, networks, runs  # each registers its verbs
+from coattend.cli import conversion, grids, images, networks, runs  # each registers its verbs
 from coattend.cli.program import app, leads
 from coattend.version import __version__
 
-__all__ = ["conversion", "images", "main", "networks", "runs"]
+__all__ = ["conversion", "grids", "images", "main", "networks", "runs"]
 
 
 def main() -> None:
-    """Run a verb; a user error ends with one line and exit code 2, Ctrl-C with 130."""
+    """Run a verb; a user error ends with one line and exit code 2 (or that of a RunError), Ctrl-C with 130."""
     if sys.argv[1:] == ["--version"]:
         say(f"coattend {__version__}")
         return
     try:
         sys.exit(app.cli(prog="coattend", description="Co-attentive equivariant networks."))
     except ValueError as error:
-        _end(f"coattend: {error}", 2)
+        _end(f"coattend: {error}", getattr(error, "exit_code", 2))
     except ModuleNotFoundError as error:
         if (remedy := missing(error)) is None:
             raise

@@ -1,4 +1,4 @@
-"""Verbs about images: data, predict, attend, explore."""
+"""Verbs about images: data, predict, segment, attend, explore."""
 
 from __future__ import annotations
 
@@ -84,6 +84,36 @@ def predict(
     if json is not None:
         write_predictions_json(json, classifier.classes, predictions)
     return 1 if failed else 0
+
+
+@app.command
+def segment(
+    file: Run,
+    image: Annotated[tyro.conf.Positional[Path], shown("IMAGE")],
+    to: Annotated[Path, shown("FILE")] = Path("mask.png"),
+    window: int = 512,
+    overwrite: bool = False,
+) -> int:
+    """Classify every pixel of an image of any size, window by window, in bounded memory and without seams.
+
+    Example: coattend segment runs/nuclei/coat_unet/seed0 slide.png --to mask.png
+
+    Args:
+        file: A run folder, or one of its .safetensors files, of a network with one result per pixel.
+        image: An image file; its channels are converted to those that the network was trained on, its size is not.
+        to: The file to write: .png, whose pixels are the numbers of the classes, or .npy, the logits or the fields of
+            vectors or axes.
+        window: Height and width of the windows in pixels; larger ones are faster and need more memory.
+        overwrite: Replace an existing file.
+    """
+    from coattend.models.classifier import load_trained
+    from coattend.models.segmentation import segment_file
+
+    with working(f"segmenting {image}"):
+        segmented = segment_file(load_trained(file), image, to, window, overwrite)
+    for line in segmented.lines():
+        say(line)
+    return 0
 
 
 @app.command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from coattend._terminal import console, say, working
+from coattend.cli.placement import IN_TURN, PlacementArguments
 from coattend.cli.program import Data, File, Fit, Folder, Model, Name, Pixels, Run, Seeds, Settings, app, leads, shown
 
 if TYPE_CHECKING:
-    from coattend.train import Recipe
+    from coattend.grid import GridError
+    from coattend.train.job import Job
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def compare(
     models: Annotated[tyro.conf.Positional[tuple[str, ...]], shown("MODEL [MODEL ...]")],
     seeds: Seeds = "0",
     training: TrainingArguments = DEFAULT,
+    placement: PlacementArguments = IN_TURN,
 ) -> int:
     """Train networks with the same seeds and test whether they differ from the first.
 
@@ -120,6 +124,7 @@ def compare(
         accelerator=training.accelerator,
         devices=training.devices,
         nodes=training.nodes,
+        run=placement.run,
     )
     if comparison is not None:
         console().print(comparison_table(comparison))
@@ -202,6 +207,7 @@ def reproduce(
     folder: Folder = Path("runs"),
     ledger: Annotated[Path | None, shown("FOLDER")] = None,
     page: File = None,
+    placement: PlacementArguments = IN_TURN,
 ) -> int:
     """Train rows of Table 1 with the paper's recipes, resuming existing runs, and compare with the published figures.
 
@@ -217,13 +223,10 @@ def reproduce(
     """
     from coattend.report.console import reproduction_table
     from coattend.report.ledger import collect, reproductions, write_ledger
-    from coattend.train import changed, get_recipe
-    from coattend.train import train as train_one
+    from coattend.train.job import jobs_of
 
     _keep_memory("auto")
-    for row in rows:
-        for seed in _seeds(seeds):
-            train_one(row, changed(get_recipe("paper", row), settings), seed, folder)
+    failure = _failure(placement.run, jobs_of(rows, _seeds(seeds), "paper", folder, settings=settings))
     if leads():
         ledger = folder / "ledger" if ledger is None else ledger
         collect(folder, ledger, rows)
@@ -231,6 +234,8 @@ def reproduce(
         write_ledger(ledger, page)
         console().print(reproduction_table(reproductions(ledger, rows, settings)))
         say(f"wrote {page}")
+    if failure is not None:
+        raise failure
     return 0
 
 
@@ -244,6 +249,7 @@ def leaderboard(
     folder: Folder = Path("runs"),
     board: Annotated[Path | None, shown("FOLDER")] = None,
     page: File = None,
+    placement: PlacementArguments = IN_TURN,
 ) -> int:
     """Train networks for the leaderboard, seed after seed, resuming existing runs, and write its page.
 
@@ -260,25 +266,62 @@ def leaderboard(
         page: The page written from it; by default leaderboard.md in that folder.
     """
     from coattend.report.leaderboard import write_leaderboard
-    from coattend.train import changed, get_recipe
-    from coattend.train.comparison import train_all
-    from coattend.train.entry import train_entry
+    from coattend.train.entry import check_recipe, train_entry
+    from coattend.train.job import jobs_of, train_in_turn
 
     _keep_memory("cpu")
     board = folder / "leaderboard" if board is None else board
     page = board / "leaderboard.md" if page is None else page
-    recipes = {row: changed(get_recipe(recipe, row, data), settings) for row in rows}
+    numbers = _seeds(seeds)
+    jobs = jobs_of(rows, numbers, recipe, folder, data=data, settings=settings, accelerator="cpu")
+    jobs.sort(key=lambda job: numbers.index(job.seed))
+    for job in jobs:
+        check_recipe(job.recipe)
 
-    def train_one(model: str, recipe: Recipe, seed: int) -> None:
-        entry = train_entry(model, recipe, seed, folder, board)
-        say(f"{model} seed {seed}: {entry.record.result.error.last:.2f}%, turned {entry.turned_error:.2f}%")
+    def enter(job: Job) -> None:
+        entry = train_entry(job.model, job.recipe, job.seed, job.root, board)
+        say(f"{job.name}: {entry.record.result.error.last:.2f}%, turned {entry.turned_error:.2f}%")
         write_leaderboard(board, page)
 
-    train_all([(row, seed) for seed in _seeds(seeds) for row in rows], recipes, train_one)
+    failure = None
+    if not placement.is_in_turn:
+        failure = _failure(placement.run, jobs)
+        jobs = [job for job in jobs if job.folder.result is not None]
+    train_in_turn(jobs, enter)
     board.mkdir(parents=True, exist_ok=True)
     write_leaderboard(board, page)
     say(f"wrote {page}")
+    if failure is not None:
+        raise failure
     return 0
+
+
+def _failure(run: Callable[[Sequence[Job]], None], jobs: Sequence[Job]) -> GridError | None:
+    """Train a grid, and return the error that names what failed: what is finished counts all the same."""
+    from coattend.grid import GridError
+
+    try:
+        run(jobs)
+    except GridError as error:
+        return error
+    return None
+
+
+def jobs_for(models: Sequence[str], seeds: str, training: Training) -> list[Job]:
+    """Return the runs of a grid with the arguments of the command line."""
+    from coattend.train.job import jobs_of
+
+    return jobs_of(
+        models,
+        _seeds(seeds),
+        training.recipe_name,
+        training.folder,
+        data=training.data,
+        settings=training.all_settings,
+        accelerator=training.accelerator,
+        devices=training.devices,
+        nodes=training.nodes,
+    )
 
 
 def _keep_memory(accelerator: str) -> None:

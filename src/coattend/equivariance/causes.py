@@ -12,7 +12,7 @@ from coattend.equivariance.error import relative_error, tensors_in
 from coattend.equivariance.fields import Field, image_axes, move_poses
 from coattend.equivariance.geometry import Window, window_of
 from coattend.groups import FiniteGroup, transform_image
-from coattend.nn import AttentionLayer, PoseConv2d
+from coattend.nn import AttentionLayer, GroupConvTranspose2d, PoseConv2d
 
 
 class Cause(Enum):
@@ -66,6 +66,11 @@ def explain(faulty: FaultyLayer, safe_sizes: Callable[[], str]) -> tuple[Cause, 
         return Cause.ATTENTION, (
             f'{module} does not commute with {faulty.group.name}; use CoAttention with structure="group", which does '
             "for all weights."
+        )
+    if isinstance(module, GroupConvTranspose2d) and module.output_padding:
+        return Cause.ASYMMETRIC, (
+            f"output_padding={module.output_padding} adds rows and columns on one side only; leave it out, and choose "
+            "kernel_size - stride even with half of it as padding: kernel_size=4, stride=2, padding=1 doubles maps."
         )
     window = window_of(module)
     if window is not None and x.ndim >= 4:
@@ -158,7 +163,7 @@ def _move_poses_only(x: Tensor, field: Field, group: FiniteGroup, g: int) -> Ten
     if field.kind == "image" or field.kind == "invariant" or field.over != (0,):
         return x
     if field.kind in ("map", "poses"):
-        return move_poses(x, group, g, axis=2)
+        return field.move_poses(x, group, g)
     axes = (-1, group.order) if field.kind == "channel-major fold" else (group.order, -1)
     axis = 2 if field.kind == "channel-major fold" else 1
     return move_poses(x.unflatten(1, axes), group, g, axis).flatten(1, 2)

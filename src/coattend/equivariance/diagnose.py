@@ -20,9 +20,9 @@ from coattend.equivariance.error import (
     tensors_in,
     tolerance,
 )
-from coattend.equivariance.fields import Field, Layout, candidate_fields, field_of, quotients_of
+from coattend.equivariance.fields import Field, Layout, OtherLayouts, candidate_fields, field_of, other_layouts
 from coattend.equivariance.geometry import safe_sizes
-from coattend.groups import FiniteGroup, Subgroup, get_group
+from coattend.groups import FiniteGroup, get_group
 from coattend.nn import PoseConv2d
 from coattend.nn.observe import evaluating
 
@@ -56,11 +56,11 @@ def diagnose(
     if all(error <= tol for error in errors.values()):
         return Diagnosis(group, errors, tol, (), None)
 
-    quotients = quotients_of(module, None, group)
-    whole = field_of(x, group, quotients, "input", input_layout)
+    others = other_layouts(module, None, group)
+    whole = field_of(x, group, others, "input", input_layout)
     with evaluating(module):
         calls = recorded_calls(module, x, group, whole)
-        errors_of_calls = _CallErrors(group, tol, quotients, whole, output_layout)
+        errors_of_calls = _CallErrors(group, tol, others, whole, output_layout)
         for call in calls:
             call.error = errors_of_calls.error_of(call)
         layers = tuple(LayerReport(c.name, type(c.module).__name__, c.error) for c in calls if c.is_leaf)
@@ -79,11 +79,11 @@ class _CallErrors:
         self,
         group: FiniteGroup,
         tol: float,
-        quotients: dict[int, Subgroup],
+        others: OtherLayouts,
         input_field: Field,
         output_layout: Layout | Sequence[Layout | None] | None,
     ) -> None:
-        self.group, self.tol, self.quotients = group, tol, quotients
+        self.group, self.tol, self.others = group, tol, others
         self.input_field, self.output_layout = input_field, output_layout
 
     def error_of(self, call: MeasuredCall) -> float | None:
@@ -99,9 +99,9 @@ class _CallErrors:
         if call.name == "":  # outputs of the whole module have one layout; inside, maps may be folded
             layouts = one_per_tensor(self.output_layout, len(straight))
             pairs = zip(straight, layouts, strict=True)
-            readings = [[field_of(y, self.group, self.quotients, "output", layout)] for y, layout in pairs]
+            readings = [[field_of(y, self.group, self.others, "output", layout)] for y, layout in pairs]
         else:
-            readings = [candidate_fields(y, self.group, self.quotients) for y in straight]
+            readings = [candidate_fields(y, self.group, self.others) for y in straight]
         if not straight or not all(readings):
             return None
         worst = [[0.0] * len(candidates) for candidates in readings]
@@ -126,11 +126,11 @@ class _CallErrors:
         if call.name == "" and position == 0:
             return [self.input_field]
         moved_as = self._as_it_moved(x, position, call)
-        return candidate_fields(x, self.group, self.quotients) if moved_as is None else [moved_as]
+        return candidate_fields(x, self.group, self.others) if moved_as is None else [moved_as]
 
     def _as_it_moved(self, x: Tensor, position: int, call: MeasuredCall) -> Field | None:
         """Return the layout by which an input moved with the image, or None."""
-        for candidate in candidate_fields(x, self.group, self.quotients):
+        for candidate in candidate_fields(x, self.group, self.others):
             moves = (
                 relative_error(moved[position], candidate.move(x, self.group, g))
                 for g, moved in call.moved_inputs.items()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coattend.equivariance.fields import Field, Layout, field_of, quotients_of
+from coattend.equivariance.fields import Field, Layout, field_of, other_layouts
 from coattend.groups import FiniteGroup, get_group
 from coattend.nn.observe import evaluating
 
@@ -49,8 +49,8 @@ def equivariance_error(
         raise ValueError(
             f"{group.name} turns tensors by interpolation, for which {x.dtype} is too coarse; pass floats."
         )
-    quotients = quotients_of(module, over, group)
-    input_field = field_of(x, group, quotients, "input", input_layout)
+    others = other_layouts(module, over, group)
+    input_field = field_of(x, group, others, "input", input_layout)
     smooth = x if len(exact) == group.order else smoothed_input(x, input_field)
 
     def outputs(images: Tensor) -> list[Tensor]:
@@ -63,7 +63,7 @@ def equivariance_error(
         straight = outputs(x)
         blurred = straight if smooth is x else outputs(smooth)
         layouts = one_per_tensor(output_layout, len(straight))
-        fields = [field_of(y, group, quotients, "output", layout) for y, layout in zip(straight, layouts, strict=True)]
+        fields = [field_of(y, group, others, "output", layout) for y, layout in zip(straight, layouts, strict=True)]
 
         def error(g: int) -> float:
             moved = outputs(input_field.move(x if g in exact else smooth, group, g))

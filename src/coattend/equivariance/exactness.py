@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from coattend.equivariance.error import tensors_in
-from coattend.equivariance.fields import FOLDS, Field, candidate_fields, quotients_of
+from coattend.equivariance.fields import FOLDS, Field, candidate_fields, other_layouts
 from coattend.groups import FiniteGroup
-from coattend.nn import AttentionLayer, GroupBatchNorm2d, PoseConv2d
+from coattend.nn import AttentionLayer, GroupBatchNorm2d, PoseConv2d, RestrictGroup
+from coattend.nn.checks import SizeError
 from coattend.nn.observe import estimate_norm_statistics, evaluating
 
 IMAGES = 2
@@ -41,12 +42,13 @@ def is_exact(model: nn.Module, size: int | tuple[int, int]) -> bool:
     ``size`` is a number of pixels or (height, width). A copy of the model in float64 gets generic values for all
     parameters and norm statistics, so that no parameter that happens to be zero hides a fault, and is run on random
     images and on these images moved. True means that it commutes up to rounding (1e-10) with the generators of every
-    group among its layers, and so with every element. The result holds for other weights, too. The model, its mode and
+    group among its layers, and so with every element; of groups that a :class:`RestrictGroup` restricts, with those of
+    the subgroup. The result holds for other weights, too. The model, its mode and
     the state of torch's random generator do not change. The cost is that of a few passes of two images in float64.
 
     False means "not shown": the model does not commute, it has filters that turn by other angles than quarter turns
     (C8, D6), attention that is not equivariant, no layer over a group, outputs that are constant or not finite, or it
-    cannot be run in float64.
+    refuses images of this size or cannot be run in float64.
     :func:`coattend.diagnose` finds the layer. A network over the trivial group is exact, because there is nothing to
     commute with, and invariant to nothing.
     """
@@ -58,7 +60,7 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
     if not isinstance(model, nn.Module):
         raise ValueError(f"is_exact expects a torch.nn.Module, got {type(model).__name__}.")
     height, width = _height_and_width(size)
-    groups = list(dict.fromkeys(layer.group for layer in model.modules() if isinstance(layer, PoseConv2d)))
+    groups = remaining_groups(model)
     in_channels = in_channels_of(model)
     if not groups:
         return Exactness(False, "no layer of it is built over a group")
@@ -87,8 +89,18 @@ def exactness(model: nn.Module, size: int | tuple[int, int]) -> Exactness:
                 if result.proven or result.size_matters:
                     break
             return result
+        except SizeError as error:
+            return Exactness(False, str(error).rstrip("."), size_matters=True)
         except (RuntimeError, TypeError) as error:
             return Exactness(False, f"its copy in float64 cannot be run on these images ({str(error).splitlines()[0]})")
+
+
+def remaining_groups(model: nn.Module) -> list[FiniteGroup]:
+    """Return the groups that the layers of a model are built over, without those that it restricts to subgroups."""
+    restrictions = [m for m in model.modules() if isinstance(m, RestrictGroup)]
+    restricted = {m.group for m in restrictions if m.to_group != m.group}
+    groups = [m.group for m in model.modules() if isinstance(m, PoseConv2d)] + [m.to_group for m in restrictions]
+    return [group for group in dict.fromkeys(groups) if group not in restricted]
 
 
 def _height_and_width(size: object) -> tuple[int, int]:
@@ -148,9 +160,9 @@ def _measured(model: nn.Module, images: Tensor, groups: Sequence[FiniteGroup]) -
         if not outputs or not all(spread is not None for spread in spreads):
             return Exactness(False, "an output is constant, not finite or has no batch axis, which shows nothing")
         for group in groups:
-            quotients = quotients_of(model, None, group)
+            others = other_layouts(model, None, group)
             readings = [
-                [field for field in candidate_fields(y, group, quotients) if field.kind not in FOLDS] for y in outputs
+                [field for field in candidate_fields(y, group, others) if field.kind not in FOLDS] for y in outputs
             ]
             for g in _generators(group):
                 moved = list(tensors_in(model(Field("image").move(images, group, g))))

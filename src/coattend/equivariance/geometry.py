@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from coattend.nn import PoseConv2d, SpatialAvgPool2d, SpatialMaxPool2d
+from coattend.nn import GroupConvTranspose2d, PoseConv2d, SpatialAvgPool2d, SpatialMaxPool2d
 from coattend.nn.observe import Call, evaluating, recording
 
 _POOLS = (nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool2d, nn.AvgPool3d)
@@ -28,7 +28,12 @@ class Window:
 
 
 def window_of(module: nn.Module) -> Window | None:
-    """Return the window of a convolution or pooling layer, of this library or of torch; None for other layers."""
+    """Return the window of a convolution or pooling layer, of this library or of torch; None for other layers.
+
+    Transposed convolutions have none: whatever the size of their input, they leave no position out.
+    """
+    if isinstance(module, GroupConvTranspose2d):
+        return None
     if isinstance(module, PoseConv2d):
         return Window(module.dilation * (module.kernel_size - 1) + 1, module.stride, module.padding)
     if isinstance(module, (SpatialMaxPool2d, SpatialAvgPool2d)):

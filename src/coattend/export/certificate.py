@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coattend.equivariance.fields import ORIENTATIONS
 from coattend.export.input import KINDS, NORMALIZED, Input
 from coattend.groups import FiniteGroup
 from coattend.models.options import decoded_group
 from coattend.version import __version__
 
-FORMAT = 3  # 1: the digest is that of the weights alone; 2: without the field "input"
+FORMAT = 4  # 1: the digest is that of the weights alone; 2: without the field "input"; 3: without "output"
+LATER = {2: ("input", "output"), 3: ("output",)}  # fields that a format does not have
 KEY = "coattend.certificate"  # in ONNX metadata; "certificate" in a safetensors header
 PROBES = 4  # random images
 SEED = 0
@@ -34,6 +36,7 @@ class Certificate:
     - equivariance: the relative error of every element of the group on the same images
     - digest: SHA-256 of the file's content and of all other fields
     - input: whether the images are ``"pixels"`` from 0 to 255 or ``"normalized"``
+    - output: ``"vector"`` or ``"axis"`` if the outputs are such fields, else None, if their axes tell how they move
     """
 
     model: str
@@ -50,6 +53,7 @@ class Certificate:
     torch: str = torch.__version__
     format: int = FORMAT
     input: str = NORMALIZED
+    output: str | None = None
 
     def __repr__(self) -> str:
         """Leave out the outputs of the original, which are up to a thousand numbers."""
@@ -105,6 +109,7 @@ class Certificate:
         checks = {
             "format": _is_whole(self.format, 1, FORMAT),
             "input": self.input in (KINDS if self.format > 2 else (NORMALIZED,)),
+            "output": self.output in (None, *(ORIENTATIONS if self.format > 3 else ())),
             "options": isinstance(self.options, dict),
             "image_shape": len(shape) == 3 and all(_is_whole(n, 1, MOST_NUMBERS) for n in shape),
             "probes": _is_whole(self.probes, 1, 1000),
@@ -129,8 +134,8 @@ class Certificate:
         """Return the digest of this certificate together with the content of a file, given by its own digest."""
         if self.format == 1:
             return content
-        later = ("input",) if self.format == 2 else ()
-        fields = {key: value for key, value in asdict(self).items() if key not in ("digest", *later)}
+        absent = ("digest", *LATER.get(self.format, ()))
+        fields = {key: value for key, value in asdict(self).items() if key not in absent}
         return hashlib.sha256(f"{json.dumps(fields, sort_keys=True)}\n{content}".encode()).hexdigest()
 
     @property

@@ -14,7 +14,16 @@ from coattend.export.graph import Fold, Value
 from coattend.export.rules import apply_rule, freeze_layer, frozen_copy
 from coattend.functional.filter_bank import turn_filters
 from coattend.functional.planes import reads_own_pose
-from coattend.nn import CoAttention, GroupConv2d, LiftingConv2d, PoseConv2d, ProjectionConv2d, SliceCoAttentiveConv2d
+from coattend.nn import (
+    CoAttention,
+    GroupConv2d,
+    GroupConvTranspose2d,
+    LiftingConv2d,
+    OrientationField,
+    PoseConv2d,
+    ProjectionConv2d,
+    SliceCoAttentiveConv2d,
+)
 
 if TYPE_CHECKING:
     from coattend.export.graph import Builder
@@ -71,6 +80,36 @@ def _conv_of_each_pose(layer: GroupConv2d, builder: Builder, name: str, planes: 
     rows = builder.module(name, conv, builder.call(torch.flatten, maps, 2, 3))
     folded = builder.call(torch.flatten, builder.call(torch.unflatten, rows, 2, (order, -1)), 1, 2)
     return Value(folded, order, Fold(conv, torch.arange(layer.out_channels)), owned=True)
+
+
+@freeze_layer.register(GroupConvTranspose2d)
+def freeze_transposed_conv(layer: GroupConvTranspose2d, builder: Builder, name: str, value: Value) -> Value:
+    """Apply the transposed convolution to the planes, with the whole bank of filters."""
+    filters, bias = layer.filters(), layer.expanded_bias()
+    conv = nn.ConvTranspose2d(
+        len(filters),
+        filters.shape[1] * layer.groups,
+        layer.kernel_size,
+        layer.stride,
+        layer.padding,
+        layer.output_padding,
+        layer.groups,
+        bias is not None,
+        layer.dilation,
+        device="meta",
+    )
+    _set_filters(conv, filters, bias)
+    planes = builder.folded(value, layer.group.order)
+    return builder.respond(name, conv_value(conv, builder.module(name, conv, planes), layer.group.order))
+
+
+@freeze_layer.register(OrientationField)
+def freeze_orientation_field(layer: OrientationField, builder: Builder, name: str, value: Value) -> Value:
+    """Read the fields from the planes by a 1x1 convolution."""
+    filters = layer.filters()
+    conv = nn.Conv2d(filters.shape[1], len(filters), 1, bias=False, device="meta")
+    _set_filters(conv, filters, None)
+    return conv_value(conv, builder.module(name, conv, builder.folded(value, layer.group.order)), None)
 
 
 @freeze_layer.register(ProjectionConv2d)
@@ -151,13 +190,17 @@ def _plain_conv(layer: PoseConv2d) -> nn.Conv2d:
         padding_mode=layer.padding_mode,  # type: ignore[arg-type]
         device="meta",
     )
-    conv.weight = nn.Parameter(filters.detach().contiguous(), requires_grad=False)
-    if bias is not None:
-        conv.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
+    _set_filters(conv, filters, bias)
     return conv
 
 
-def conv_value(conv: nn.Conv2d, node: fx.Node, poses: int | None) -> Value:
+def _set_filters(conv: nn.Conv2d | nn.ConvTranspose2d, filters: Tensor, bias: Tensor | None) -> None:
+    conv.weight = nn.Parameter(filters.detach().contiguous(), requires_grad=False)
+    if bias is not None:
+        conv.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
+
+
+def conv_value(conv: nn.Conv2d | nn.ConvTranspose2d, node: fx.Node, poses: int | None) -> Value:
     """Return the output of a convolution, into which a norm after it can be folded."""
     channels = torch.arange(conv.out_channels // (poses or 1)).repeat_interleave(poses or 1)
     return Value(node, poses, Fold(conv, channels), owned=True)

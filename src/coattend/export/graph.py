@@ -141,7 +141,7 @@ class Fold:
     - offset: the constant that is added at the end, one for each channel or plane
     """
 
-    conv: nn.Conv2d
+    conv: nn.Conv2d | nn.ConvTranspose2d
     channels: Tensor
     matrices: tuple[tuple[Tensor, Tensor], ...] = ()
     offset: Tensor | None = None
@@ -159,7 +159,7 @@ class Fold:
         bias = torch.zeros_like(factors) if conv.bias is None else conv.bias.double() * factors
         if not self.matrices:
             bias = bias + shift[self.channels]
-        conv.weight.data = (conv.weight.double() * factors[:, None, None, None]).to(conv.weight.dtype)
+        conv.weight.data = (conv.weight.double() * _along_outputs(conv, factors)).to(conv.weight.dtype)
         if conv.bias is not None or not self.matrices:
             conv.bias = nn.Parameter(bias.to(conv.weight.dtype), requires_grad=False)
         for matrices, channels in self.matrices:
@@ -172,6 +172,14 @@ class Fold:
         scales, shifts = (t.repeat_interleave(poses).view_as(self.offset) for t in (scale, shift))
         self.offset.copy_(self.offset.double() * scales + shifts)
         return None
+
+
+def _along_outputs(conv: nn.Conv2d | nn.ConvTranspose2d, factors: Tensor) -> Tensor:
+    """Return one factor per output plane in a shape that multiplies the filters of a convolution."""
+    if isinstance(conv, nn.Conv2d):
+        return factors[:, None, None, None]
+    by_group = factors.view(conv.groups, 1, -1).expand(-1, conv.in_channels // conv.groups, -1)
+    return by_group.flatten(0, 1)[:, :, None, None]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from coattend.equivariance import equivariance_error
 from coattend.equivariance.error import TOLERANCE
+from coattend.equivariance.exactness import remaining_groups
+from coattend.equivariance.fields import ORIENTATIONS, Layout, field_of, other_layouts
 from coattend.export.certificate import PROBES, SEED, STORED_OUTPUTS, Certificate
 from coattend.export.input import Input, without_turns
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork
 from coattend.models.classifier import Classifier
 from coattend.models.options import encoded_option
-from coattend.nn import PoseConv2d
 from coattend.nn.observe import evaluating
 
 SLACK = 2.0  # factor between the rounding errors of different processors
@@ -66,16 +67,19 @@ def certify(original: nn.Module, network: Network, images: Input, content: str) 
     inner = single.network if isinstance(single, Classifier) else single
     config = inner.config if isinstance(inner, EquivariantNetwork) else None
     group = checked_group(original)
+    layout = field_of(expected, group, other_layouts(original, None, group), "output", None).kind
+    output = layout if layout in ORIENTATIONS else None
     certificate = Certificate(
         model=type(inner).__name__ if config is None else config.model,
         options={} if config is None else {key: _described(value) for key, value in config.options.items()},
         group=encoded_option(group),
         image_shape=images.shape,
         parity=_largest_difference(network(probes), expected.flatten().tolist()),
-        equivariance=_errors(network, probes, group),
+        equivariance=_errors(network, probes, group, output),
         reference=expected.flatten()[:STORED_OUTPUTS].tolist(),
         digest="",
         input=images.kind,
+        output=output,
     )
     return replace(certificate, digest=certificate.sealed_digest(content))
 
@@ -93,7 +97,7 @@ def check(path: Path, certificate: Certificate, network: Network, content: str) 
     parity = _largest_difference(network(images), certificate.reference)
     claims = [digest, _claim("difference to the original", certificate.parity, parity, rounding)]
     group = certificate.acting_group
-    for g, error in _errors(network, images, group).items():
+    for g, error in _errors(network, images, group, certificate.output).items():
         certified = certificate.equivariance[g]
         claims.append(_claim(f"equivariance: {group.describe(int(g))}", certified, error, TOLERANCE[torch.float32]))
     return CertificateCheck(path, certificate, tuple(claims))
@@ -108,7 +112,7 @@ def digest_claim(certificate: Certificate, content: str) -> Claim:
 
 def checked_group(network: nn.Module) -> FiniteGroup:
     """Return the group that a network is measured against: its own, quarter turns for a plain network."""
-    groups = {m.group for m in network.modules() if isinstance(m, PoseConv2d) and m.group.order > 1}
+    groups = {group for group in remaining_groups(network) if group.order > 1}
     if len(groups) > 1:
         raise ValueError(
             f"a certificate is about one group, but the network has layers over {', '.join(g.name for g in groups)}."
@@ -155,8 +159,10 @@ def _described(option: object) -> object:
     return option.__name__ if isinstance(option, type) else encoded_option(option)
 
 
-def _errors(network: Network, images: Tensor, group: FiniteGroup) -> dict[str, float]:
-    return {str(g): error for g, error in equivariance_error(as_module(network), images, group).items()}
+def _errors(network: Network, images: Tensor, group: FiniteGroup, output: str | None) -> dict[str, float]:
+    layout = cast("Layout | None", output)
+    errors = equivariance_error(as_module(network), images, group, output_layout=layout)
+    return {str(g): error for g, error in errors.items()}
 
 
 def _claim(what: str, certified: float, measured: float, rounding: float) -> Claim:

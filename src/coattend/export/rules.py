@@ -15,10 +15,12 @@ from coattend.data import Preprocessing
 from coattend.export.graph import Value
 from coattend.export.trace import add_operations
 from coattend.models.turned import TurnedCopies
+from coattend.models.unet import RequireMultiple
 from coattend.nn import (
     AttentionLayer,
     GroupDropout2d,
     GroupPool,
+    RestrictGroup,
     SpatialAvgPool2d,
     SpatialMaxPool2d,
     SpatialUpsample2d,
@@ -86,7 +88,7 @@ def remove_layer(layer: nn.Module, builder: Builder, name: str, value: Value) ->
 
 for pointwise in POINTWISE:
     freeze_layer.register(pointwise, freeze_pointwise)
-for idle in (*DROPOUTS, nn.Identity):
+for idle in (*DROPOUTS, nn.Identity, RequireMultiple):
     freeze_layer.register(idle, remove_layer)
 
 
@@ -162,6 +164,17 @@ def freeze_group_pool(layer: GroupPool, builder: Builder, name: str, value: Valu
     index = builder.tensor(f"{name}.cosets", layer.cosets.flatten())
     members = builder.call(torch.unflatten, builder.call(torch.index_select, by_pose, 2, index), 2, (cosets, size))
     return Value(builder.call(torch.flatten, builder.call(reduce, members, 3), 1, 2), cosets, owned=True)
+
+
+@freeze_layer.register(RestrictGroup)
+def freeze_restriction(layer: RestrictGroup, builder: Builder, name: str, value: Value) -> Value:
+    """Sort the planes; where they are in order already, planes of channels of the group are those of the subgroup."""
+    order = layer.group.order
+    if torch.equal(layer.planes, torch.arange(order, device=layer.planes.device)):
+        return Value(builder.folded(value, order), layer.to_group.order, owned=value.owned)
+    index = builder.tensor(f"{name}.planes", layer.planes.clone())
+    sorted_planes = builder.call(torch.index_select, builder.original(value), 2, index)
+    return Value(builder.call(torch.flatten, sorted_planes, 1, 2), layer.to_group.order, owned=True)
 
 
 def _apply_to_planes(module: nn.Module, builder: Builder, name: str, value: Value) -> Value:

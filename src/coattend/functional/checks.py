@@ -152,14 +152,19 @@ def check_parameters(
     rank: int,
     filters: Filters,
     kernel_size: int | None,
+    *,
+    transposed: int = 0,
 ) -> int:
     """Require the filters of a convolution, one bias per output channel or none, and a group that moves images.
 
-    ``rank`` is that of k x k filters; coefficients of steerable ones have one axis less. Returns the kernel's size.
+    ``rank`` is that of k x k filters; coefficients of steerable ones have one axis less. Filters of a transposed
+    convolution are (in, out / groups, ...), and ``transposed`` is its number of channel groups. Returns the kernel's
+    size.
     """
     check_group(function, group)
     check_planar_group(function, group)
-    axes, size = "(out, in" if rank == 4 else "(out, in, slices", whole_number(kernel_size)
+    axes, size = "(in, out" if transposed else "(out, in", whole_number(kernel_size)
+    axes += "" if rank == 4 else ", slices"
     if kernel_size is not None and (size is None or size < 1):
         raise ValueError(f"{function} expects kernel_size to be a whole number of at least 1, got {kernel_size!r}.")
     rings = filter_rings(filters, size or 1)
@@ -171,8 +176,9 @@ def check_parameters(
     _check_size(function, weight, rings, size)
     if bias is not None:
         check_tensor(function, "bias", bias, "(out,)", 1)
-        if len(bias) != len(weight):
-            raise ValueError(f"{function} expects one bias for each of {len(weight)} output channels, got {len(bias)}.")
+        channels = weight.shape[1] * transposed if transposed else len(weight)
+        if len(bias) != channels:
+            raise ValueError(f"{function} expects one bias for each of {channels} output channels, got {len(bias)}.")
     return size or weight.shape[-1]
 
 
@@ -206,13 +212,18 @@ def check_input(function: str, x: Tensor, weight: Tensor, geometry: Geometry, or
             f"groups={groups} and a weight {tuple(weight.shape)}, got x {tuple(x.shape)}; let the weight have "
             "(out, in / groups, ...) filters."
         )
+    check_same_type(function, x, weight)
+    check_fits(function, x, geometry)
+
+
+def check_same_type(function: str, x: Tensor, weight: Tensor) -> None:
+    """Require an input on the device of the filters, and of their dtype unless autocast converts it."""
     check_one_device(function, x, weight)
     if x.dtype != weight.dtype and not autocasts(x):
         raise ValueError(
             f"{function} expects x in the dtype of the weight, {weight.dtype}, got {x.dtype}; convert one of them or "
             "run under torch.autocast."
         )
-    check_fits(function, x, geometry)
 
 
 def checked_relative(

@@ -27,3 +27,5 @@ from coattend.models.serialization import push_model as push_model
 from coattend.models.serialization import read_model_file as read_model_file
 from coattend.models.serialization import save_model as save_model
 from coattend.models.turned import turned as turned
+from coattend.models.windows import apply_in_windows as apply_in_windows
+from coattend.models.windows import locality as locality

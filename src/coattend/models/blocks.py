@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from torch import nn
 
-from coattend.groups import FilterKind, Filters, FiniteGroup, Rings, fitting_filters
+from coattend.groups import Filters, fitting_filters
+from coattend.models.choices import SLICES, Choices
 from coattend.nn import (
     AttentionLayer,
     CoAttention,
     DynamicGroupConv2d,
     GroupBatchNorm2d,
     GroupConv2d,
+    GroupConvTranspose2d,
     GroupDropout2d,
     GroupPool,
     LiftingConv2d,
@@ -23,21 +25,13 @@ from coattend.nn import (
     PoseConv2d,
     ProjectionConv2d,
     SliceCoAttentiveConv2d,
-    SliceGate2d,
+    SpatialAvgPool2d,
     SpatialMaxPool2d,
 )
-from coattend.nn.attention import ATTENTIONS
-from coattend.nn.co_attention import Structure
 from coattend.nn.sequence import FusedSequential
 from coattend.nn.slice_conv import Score
 
-Attention = str | type[AttentionLayer]
-Position = Literal["conv", "norm", "relu"]
-Downsample = Literal["stride", "pool"]
-Init = Literal["fan_in", "he"]
 OverGroup = Literal["max", "mean", "sum"]
-CO_ATTENTION = ("output", "slice")
-SLICES = ("slice", "slice_gate")
 
 
 class ConvBlock(FusedSequential):
@@ -50,74 +44,8 @@ class ConvBlock(FusedSequential):
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Build the layers of a network from the choices that all of them share.
-
-    These choices are options of every network that :func:`register_model` registers.
-
-    - attention: None; "output", the paper's equations; "slice", co-attention before the sum over relative poses; or
-      another form at the place of "output", or on the input of convolutions if it belongs there: "gate", "pose", a
-      name given by :func:`register_attention`, or a class; "slice_gate", gates at the place of "slice"
-    - structure: of the matrices of co-attention, see :class:`CoAttention`
-    - position: attention follows the convolution (as in the paper), the norm, or the ReLU
-    - diagonal: of the matrices of co-attention when training starts; 1 in the paper
-    - scale: of the logits of co-attention; None for 1 / order, as in the paper
-    - heads: of co-attention, whose masks are averaged, or of "pose", which has queries and keys of its own in each
-    - downsample: strided convolutions as published, or stride 1 and 2x2 max-pooling between attention and norm
-    - init_std: standard deviation of new weights, "fan_in" for 1 / sqrt(fan_in), "he" for sqrt(2 / fan_in), or a
-      number; attention vectors are drawn like the weights of their layer
-    - filters: what the weights of convolutions hold and how they turn by angles other than multiples of 90 degrees,
-      see :class:`PoseConv2d`; the orders of :class:`Rings` count from the center, as many as fit a layer's kernel
-    - norm, norm_eps, norm_momentum: whether batch norms follow convolutions, and their constants
-    """
-
-    group: FiniteGroup
-    attention: Attention | None = None
-    structure: Structure = "group"
-    position: Position = "conv"
-    diagonal: float = 1.0
-    scale: float | None = None
-    heads: int = 1
-    downsample: Downsample = "stride"
-    init_std: Init | float = "fan_in"
-    filters: Filters = "free"
-    norm: bool = True
-    norm_eps: float = 2e-5
-    norm_momentum: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.attention, type) and issubclass(self.attention, AttentionLayer)):
-            _check_choice("attention", self.attention, (None, *CO_ATTENTION, "slice_gate", *ATTENTIONS))
-        _check_choice("structure", self.structure, get_args(Structure))
-        _check_choice("position", self.position, get_args(Position))
-        _check_choice("downsample", self.downsample, get_args(Downsample))
-        if not isinstance(self.filters, Rings):
-            _check_choice("filters", self.filters, get_args(FilterKind))
-        if isinstance(self.init_std, str):
-            _check_choice("init_std", self.init_std, get_args(Init))
-        acts = "inside" if self.attention in SLICES else "on the input of" if self.form.on_input else None
-        if acts is not None and self.position != "conv":
-            raise ValueError(
-                f"attention={getattr(self.attention, '__name__', self.attention)} acts {acts} the convolution, so "
-                f"position={self.position} is impossible; use attention=output or position=conv."
-            )
-        defaults = {"structure": "group", "diagonal": 1, "scale": None, "heads": 1}
-        given = [name for name, default in defaults.items() if getattr(self, name) != default]
-        extra = [name for name in given if name not in self.form.options]
-        if extra and self.form is not CoAttention:
-            raise ValueError(
-                f"{' and '.join(extra)}: {self.form.__name__} has no such option; leave it out, or use co-attention, "
-                "attention=output or slice."
-            )
-
-    @property
-    def form(self) -> type[AttentionLayer]:
-        """The class of the attention layers."""
-        if isinstance(self.attention, type):
-            return self.attention
-        if self.attention == "slice_gate":
-            return SliceGate2d
-        return CoAttention if self.attention in (None, *CO_ATTENTION) else ATTENTIONS[self.attention]
+class Blocks(Choices):
+    """Build the layers of a network from the choices that all of them share, see :class:`Choices`."""
 
     def lift(
         self,
@@ -152,8 +80,13 @@ class Blocks:
         stride: int = 1,
         padding: int = 0,
         attend: bool = True,
+        pool_first: bool = False,
     ) -> ConvBlock:
-        """Return map -> map: convolution, attention, down-sampling."""
+        """Return map -> map: convolution, attention, down-sampling.
+
+        With ``pool_first`` down-sampling that is not a stride is a mean before the convolution, which then costs as
+        much as a strided one.
+        """
         geometry = (in_channels, out_channels, kernel_size, self.group, self._stride(stride), padding)
         filters = self._filters(kernel_size)
         conv: GroupConv2d | SliceCoAttentiveConv2d
@@ -169,7 +102,32 @@ class Blocks:
             if isinstance(conv.attention, CoAttention):
                 conv.attention = self._co_attention(conv.attention, std)
             attend = False
-        return self._block(conv, attend, pool=stride != conv.stride)
+        pool = stride != conv.stride
+        block = self._block(conv, attend, pool=pool and not pool_first)
+        if pool and pool_first:
+            block = ConvBlock(OrderedDict(pool=SpatialAvgPool2d(2), **block._modules))
+        return block
+
+    def depthwise(self, channels: int, kernel_size: int) -> ConvBlock:
+        """Return map -> map of the same size that filters each channel and pose on its own."""
+        conv = GroupConv2d(
+            channels,
+            channels,
+            kernel_size,
+            self.group,
+            padding=kernel_size // 2,
+            groups=channels,
+            filters=self._filters(kernel_size),
+            relative=(0,),
+        )
+        conv.reset_parameters(self.std(conv))
+        return self._block(conv, attend=False, pool=False)
+
+    def up(self, in_channels: int, out_channels: int) -> ConvBlock:
+        """Return map -> map of twice the size: transposed convolution, attention."""
+        conv = GroupConvTranspose2d(in_channels, out_channels, 2, self.group, 2, filters=self._filters(2))
+        conv.reset_parameters(self.std(conv))
+        return self._block(conv, attend=self.attention not in SLICES, pool=False)
 
     def dynamic(
         self,
@@ -310,9 +268,3 @@ class Blocks:
 def named(**layers: nn.Module | None) -> nn.Sequential:
     """Return a sequence of named layers, without those that are None."""
     return nn.Sequential(OrderedDict((name, layer) for name, layer in layers.items() if layer is not None))
-
-
-def _check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
-    if value not in choices:
-        words = ", ".join("none" if choice is None else choice for choice in choices)
-        raise ValueError(f"{name} must be one of {words}, got {value!r}.")

@@ -8,10 +8,13 @@ import torch
 
 from coattend.equivariance import safe_sizes
 from coattend.equivariance.exactness import exactness
-from coattend.models.network import EquivariantNetwork, FeatureBackbone
+from coattend.models.network import EquivariantNetwork, FeatureBackbone, ModelConfig
 from coattend.models.options import parse_options
 from coattend.models.pretrained import load_pretrained
-from coattend.models.registry import build_network, model_entry
+from coattend.models.registry import build_network, model_entry, network_skeleton
+from coattend.nn.observe import multiply_adds
+
+MOST_MULTIPLY_ADDS = 4 * 10**9  # for one image; a copy with few channels is measured instead of a costlier network
 
 
 @overload
@@ -55,7 +58,8 @@ def exactness_line(network: EquivariantNetwork, size: tuple[int, int]) -> str:
     if network.group.order == 1:
         return f"{name} is a plain network, equivariant to translations only"
     on = f"exactly equivariant to {network.group.name} on images of {size[0]} x {size[1]}"
-    result = exactness(network, size)
+    costly = network.config is not None and _multiply_adds(network.config, size) > MOST_MULTIPLY_ADDS
+    result = exactness(_narrow(network) if costly else network, size)
     if result.proven:
         return f"{name} is {on}"
     return f"{name} is NOT {on}: {(result.size_matters and _remedies(network, size)) or result.reason}"
@@ -65,9 +69,7 @@ def _remedies(network: EquivariantNetwork, size: tuple[int, int]) -> str:
     """Return the nearest sizes and the option that make a network exact, measured on a narrow copy of it."""
     if network.config is None:
         return ""
-    model, options = network.config.model, dict(network.config.options)
-    if "width" in model_entry(model).defaults:
-        options["width"] = 2
+    model, options = network.config.model, _narrow_options(network.config)
     with torch.random.fork_rng(devices=[]):
         narrow = create_model(model, **options)
         image = torch.zeros(1, network.in_channels, *size, dtype=next(narrow.parameters()).dtype)
@@ -78,3 +80,24 @@ def _remedies(network: EquivariantNetwork, size: tuple[int, int]) -> str:
             if exactness(create_model(model, **{**options, option: value}), size).proven:
                 remedies.append(f"{model}:{network.stride_remedy}")
     return ", or ".join(remedies)
+
+
+def _narrow(network: EquivariantNetwork) -> EquivariantNetwork:
+    """Return a copy with few channels, which is exact at the sizes at which the network is."""
+    assert network.config is not None
+    with torch.random.fork_rng(devices=[]):
+        return create_model(network.config.model, **_narrow_options(network.config))
+
+
+def _narrow_options(config: ModelConfig) -> dict[str, Any]:
+    narrow = {"width": 2} if "width" in model_entry(config.model).defaults else {}
+    return {**config.options, **narrow}
+
+
+def _multiply_adds(config: ModelConfig, size: tuple[int, int]) -> int:
+    """Return the multiply-adds of a network for one image, without running it; 0 if it does not take the size."""
+    skeleton = network_skeleton(model_entry(config.model), config.options)
+    try:
+        return sum(multiply_adds(skeleton, (skeleton.in_channels, *size)).values())
+    except ValueError:
+        return 0

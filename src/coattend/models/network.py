@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coattend.groups import FiniteGroup, get_group
 from coattend.models.blocks import ConvBlock
+from coattend.nn import GroupConvTranspose2d
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class EquivariantNetwork(nn.Module):
     @property
     def stride_remedy(self) -> str | None:
         """The option that replaces strided convolutions by pooling; None for a network without them."""
-        strided = any(isinstance(m, ConvBlock) and m.conv.stride > 1 for m in self.modules())
+        convolutions = [m.conv for m in self.modules() if isinstance(m, ConvBlock)]
+        strided = any(c.stride > 1 for c in convolutions if not isinstance(c, GroupConvTranspose2d))
         return "downsample=pool" if strided else None
 
     def forward_features(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coattend.groups import FiniteGroup, Rings, get_group
+from coattend.groups import FiniteGroup, GroupSequence, Rings, get_group
 from coattend.nn.attention import ATTENTIONS
 
 Options = Mapping[str, Any]
@@ -122,8 +122,8 @@ def differing_options(options: Options, others: Options) -> Options:
 
 
 def _equal(key: str, value: object, other: object) -> bool:
-    if key == "group" and isinstance(other, (str, FiniteGroup)):
-        return get_group(value) == get_group(other)  # type: ignore[arg-type]
+    if key == "group" and isinstance(other, (str, FiniteGroup, GroupSequence)):
+        return GroupSequence.of(value) == GroupSequence.of(other)  # type: ignore[arg-type]
     return value == other
 
 
@@ -134,7 +134,7 @@ def encoded_option(value: Any) -> Any:
             f"a file cannot hold the class {value.__name__}; register it with coattend.register_attention, so that the "
             "file holds its name."
         )
-    if isinstance(value, Rings):
+    if isinstance(value, (Rings, GroupSequence)):
         return str(value)
     if not isinstance(value, FiniteGroup):
         return value

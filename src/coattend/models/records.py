@@ -11,7 +11,18 @@ from typing import Any
 
 
 class RunError(ValueError):
-    """A run that cannot continue; the message is for the user."""
+    """A run that cannot continue; the message is for the user.
+
+    - exit_code: of a command that it ends; by default that of all mistakes, which the same command repeats
+    """
+
+    exit_code = 2
+
+
+class MachineError(RunError):
+    """A failure of the machine, such as a full disk or a lost process, which the same command may not meet again."""
+
+    exit_code = 74  # EX_IOERR of <sysexits.h>
 
 
 Check = tuple[str, Callable[[Any], bool]]  # what is expected, in words and as a test

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -15,15 +15,17 @@ from torch.overrides import TorchFunctionMode
 
 from coattend._registry import Registry
 from coattend._words import did_you_mean
-from coattend.groups import FiniteGroup, get_group
+from coattend.groups import FiniteGroup, GroupSequence
 from coattend.models.blocks import Blocks, ConvBlock
+from coattend.models.matching import Match, closest_widths
 from coattend.models.network import EquivariantNetwork, ModelConfig
 from coattend.models.options import Options, differing_options, verified_options, write_options
 from coattend.models.paper import TABLE_1, Published
 from coattend.models.restriction import restricted
+from coattend.nn.observe import multiply_adds
 
 Builder = TypeVar("Builder", bound=Callable[..., EquivariantNetwork])
-SHARED = {field.name: field.default for field in fields(Blocks) if field.default is not MISSING}
+SHARED = {f.name: f.default for f in fields(Blocks) if f.default is not MISSING and f.name != "groups"}
 OF_THE_DATA = ("num_classes", "in_channels")
 
 
@@ -185,7 +187,16 @@ def build_network(entry: ModelEntry, options: Options) -> EquivariantNetwork:
     """Build a network from its entry and the options that differ from what its name stands for."""
     _check_known(entry, options)
     options = verified_options({**entry.options, **options}, entry.defaults)
-    layers = Blocks(get_group(options["group"]), **{key: options[key] for key in SHARED if key in options})
+    if (match := options.get("match")) is not None:
+        given = {key: value for key, value in options.items() if key != "match"}
+        options = {**given, "width": matched_widths(entry, given, match)}
+    groups = GroupSequence.of(options["group"])
+    layers = Blocks(groups.first, groups=groups, **{key: options[key] for key in SHARED if key in options})
+    if layers.changes_group and not getattr(entry.builder, "group_changes_after", None):
+        raise ValueError(
+            f"{entry.name} has one group throughout, got group={groups}; networks whose group can change with depth "
+            f"are {', '.join(n for n in MODELS if getattr(MODELS[n].builder, 'group_changes_after', None))}."
+        )
     own = {p.name: options[p.name] for p in _parameters(entry.builder)[1:] if p.name in options}
     try:
         network = entry.builder(layers, **own)
@@ -197,14 +208,37 @@ def build_network(entry: ModelEntry, options: Options) -> EquivariantNetwork:
             f"the builder of {entry.name} must return a coattend.models.EquivariantNetwork, got "
             f"{type(network).__name__}; pass its stages and its head to EquivariantNetwork(layers.group, ...)."
         )
+    if network.group != groups.last:
+        parts = getattr(entry.builder, "group_changes_after", "parts")
+        raise ValueError(f"{entry.name} has too few {parts} for group={groups}; let the group change earlier.")
     pools = any(isinstance(block, ConvBlock) and hasattr(block, "pool") for block in network.modules())
     if layers.downsample == "pool" and not pools:
         raise ValueError(f"{entry.name} has no strided convolution that downsample=pool could replace; leave it out.")
     relative = options.get("relative")
-    if not layers.group.is_exact:  # the default may change between versions, and a file must not change with it
+    if not groups.is_exact:  # the default may change between versions, and a file must not change with it
         options = {**options, "filters": layers.filters}
     network.config = ModelConfig(entry.name, {key: value for key, value in options.items() if key != "relative"})
     return network if relative is None else restricted(network, relative)
+
+
+def matched_widths(entry: ModelEntry, options: Options, match: str) -> tuple[int, ...]:
+    """Return the channels per pose with which a network has the parameters, or the cost, of the plain network.
+
+    The plain network is that over the trivial group, without attention, of the usual widths, or of the width among the
+    options.
+    """
+    if match not in get_args(Match):
+        raise ValueError(f"match must be one of {', '.join(get_args(Match))}, got {match!r}.")
+    plain = entry.builder.usual_widths(options)  # type: ignore[attr-defined]
+
+    def size(options: Options, widths: tuple[int, ...]) -> int:
+        network = network_skeleton(entry, {**options, "width": widths})
+        if match == "params":
+            return sum(p.numel() for p in network.parameters())
+        return sum(multiply_adds(network, (network.in_channels, entry.image_size, entry.image_size)).values())
+
+    target = size({**options, "group": "z2", "attention": None}, plain)
+    return closest_widths(plain, lambda widths: size(options, widths), target)
 
 
 def network_skeleton(entry: ModelEntry, options: Options) -> EquivariantNetwork:
@@ -239,7 +273,8 @@ def _check_signature(builder: Callable[..., EquivariantNetwork]) -> None:
 
 
 def _check_known(entry: ModelEntry, options: Options) -> None:
-    known = ["group", *(p.name for p in _parameters(entry.builder)[1:]), *SHARED, "relative"]
+    match = ["match"] if hasattr(entry.builder, "usual_widths") else []
+    known = ["group", *(p.name for p in _parameters(entry.builder)[1:]), *SHARED, "relative", *match]
     for option in options:
         if option not in known:
             raise ValueError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -37,16 +38,30 @@ class PreActivationBlock(nn.Module):
 class PostActivationBlock(nn.Module):
     """``relu(norm(conv2(relu(norm(conv1(x))))) + shortcut(x))``, attention after every convolution.
 
-    The shortcut is the identity, or a 5x5 convolution with a norm where channels or size change.
+    The shortcut is the identity, or a 5x5 convolution with a norm where channels or size change, 1x1 in other networks.
+    ``pool_first``: see :meth:`Blocks.conv`.
     """
 
-    def __init__(self, layers: Blocks, in_channels: int, out_channels: int, stride: int) -> None:
+    def __init__(
+        self,
+        layers: Blocks,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        shortcut_kernel: int = 5,
+        pool_first: bool = False,
+    ) -> None:
         super().__init__()
-        self.conv1 = layers.activate(layers.conv(in_channels, out_channels, 3, stride=stride, padding=1))
+        conv1 = layers.conv(in_channels, out_channels, 3, stride=stride, padding=1, pool_first=pool_first)
+        self.conv1 = layers.activate(conv1)
         self.conv2 = layers.normalize(layers.conv(out_channels, out_channels, 3, padding=1))
         self.shortcut: nn.Module = nn.Identity()
         if in_channels != out_channels or stride != 1:
-            self.shortcut = layers.normalize(layers.conv(in_channels, out_channels, 5, stride=stride, padding=2))
+            kernel = shortcut_kernel
+            shortcut = layers.conv(
+                in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, pool_first=pool_first
+            )
+            self.shortcut = layers.normalize(shortcut)
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,6 +79,8 @@ class ResNet44(EquivariantNetwork):
     over the group replace it here, with the same number of weights.
     """
 
+    group_changes_after: ClassVar[str] = "stages"
+
     def __init__(
         self,
         layers: Blocks,
@@ -73,17 +90,17 @@ class ResNet44(EquivariantNetwork):
         in_channels: int = 3,
         attend_shortcuts: bool = True,
     ) -> None:
-        def block(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+        def block(layers: Blocks, in_channels: int, out_channels: int, stride: int) -> nn.Module:
             return PreActivationBlock(layers, in_channels, out_channels, stride, attend_shortcuts)
 
-        widths = stage_widths(width)
+        widths, end = stage_channels(layers, stage_widths(width)), layers.at(3)
         stem = layers.lift(in_channels, widths[0], 3, padding=1)
-        first, second, third = _stages(widths, blocks, block)
-        linear = layers.conv(widths[-1], num_classes, 1, attend=False)
+        first, second, third = _stages(layers, stage_widths(width), blocks, block)
+        linear = end.conv(widths[-1], num_classes, 1, attend=False)
         super().__init__(
-            layers.group,
-            [named(stem=stem, blocks=first), second, named(blocks=third, act=layers.preactivation(linear))],
-            named(pool=SpatialMean(), linear=linear, over_group=layers.pool("mean")),
+            end.group,
+            [named(stem=stem, blocks=first), second, named(blocks=third, act=end.preactivation(linear))],
+            named(pool=SpatialMean(), linear=linear, over_group=end.pool("mean")),
             in_channels=in_channels,
             num_classes=num_classes,
             feature_channels=widths,
@@ -98,6 +115,8 @@ class ResNet20(EquivariantNetwork):
     and a decycle head.
     """
 
+    group_changes_after: ClassVar[str] = "stages"
+
     def __init__(
         self,
         layers: Blocks,
@@ -106,16 +125,13 @@ class ResNet20(EquivariantNetwork):
         num_classes: int = 10,
         in_channels: int = 3,
     ) -> None:
-        def block(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-            return PostActivationBlock(layers, in_channels, out_channels, stride)
-
-        widths = stage_widths(width)
-        first, second, third = _stages(widths, blocks, block)
+        widths, end = stage_channels(layers, stage_widths(width)), layers.at(3)
+        first, second, third = _stages(layers, stage_widths(width), blocks, PostActivationBlock)
         stem = layers.activate(layers.lift(in_channels, widths[0], 3, padding=1))
         super().__init__(
-            layers.group,
+            end.group,
             [named(stem=stem, blocks=first), second, third],
-            named(project=layers.project(widths[-1], num_classes, 1), pool=layers.pool(None)),
+            named(project=end.project(widths[-1], num_classes, 1), pool=end.pool(None)),
             in_channels=in_channels,
             num_classes=num_classes,
             feature_channels=widths,
@@ -144,12 +160,26 @@ def stage_widths(width: int | Widths) -> Widths:
     return width
 
 
-def _stages(widths: Widths, blocks: int, block: Callable[[int, int, int], nn.Module]) -> list[nn.Sequential]:
+def stage_channels(layers: Blocks, widths: Sequence[int]) -> tuple[int, ...]:
+    """Return the channels per pose of every stage, given those of the first group."""
+    return tuple(layers.at(stage).channels(width) for stage, width in enumerate(widths, start=1))
+
+
+def _stages(
+    layers: Blocks, widths: Widths, blocks: int, block: Callable[[Blocks, int, int, int], nn.Module]
+) -> list[nn.Sequential]:
     """Return the stages, each of which but the first halves the maps in its first block."""
     stages = []
-    in_channels = widths[0]
-    for stage, channels in enumerate(widths):
-        first = block(in_channels, channels, 1 if stage == 0 else 2)
-        stages.append(nn.Sequential(first, *(block(channels, channels, 1) for _ in range(blocks - 1))))
-        in_channels = channels
+    before = widths[0]
+    for stage, width in enumerate(widths, start=1):
+        here = layers.at(stage)
+        in_channels, channels = here.channels(before), here.channels(width)
+        first = block(here, in_channels, channels, 1 if stage == 1 else 2)
+        others = (block(here, channels, channels, 1) for _ in range(blocks - 1))
+        restriction = layers.restriction(stage)
+        if restriction is None:
+            stages.append(nn.Sequential(first, *others))
+        else:
+            stages.append(named(restrict=restriction, **{f"{i}": b for i, b in enumerate([first, *others])}))
+        before = width
     return stages

@@ -6,9 +6,12 @@ r-Z2CNN-max x4 (DRENMaxPool) differ only in width, head, dropout and batch-norm 
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections import OrderedDict
+from typing import ClassVar, Literal, get_args
 
-from coattend.models.blocks import Blocks, ConvBlock, named
+from torch import nn
+
+from coattend.models.blocks import Blocks, named
 from coattend.models.network import EquivariantNetwork
 from coattend.nn import SpatialMaxPool2d
 
@@ -22,9 +25,12 @@ class RotatedMnistNet(EquivariantNetwork):
     ``head``: "decycle" projects onto the plane (the counts of [RH20] Table 1); "max", "mean" and "sum" convolve on the
     group and pool over it ([CW16]'s p4-CNN and DRENMaxPool take the maximum).
     ``kernel``: of the layers before the last one; larger kernels pad, so that maps keep the sizes of 3x3 kernels.
+    ``group="D4>C4@3"`` has D4 in the first three layers, then C4, with as many planes.
     Differs from the paper: nothing known; it gives p4-CNN's count with the decycle head and its error with the max
     head.
     """
+
+    group_changes_after: ClassVar[str] = "layers"
 
     def __init__(
         self,
@@ -43,31 +49,36 @@ class RotatedMnistNet(EquivariantNetwork):
 
         padding = (kernel - 3) // 2
 
-        def hidden(dropout: float) -> ConvBlock:
-            return layers.activate(layers.conv(width, width, kernel, padding=padding), dropout)
+        def hidden(number: int, dropout: float) -> OrderedDict[str, nn.Module | None]:
+            here = layers.at(number)
+            channels = here.channels(width)
+            block = here.activate(here.conv(channels, channels, kernel, padding=padding), dropout)
+            return OrderedDict([(f"restrict{number}", layers.restriction(number)), (f"layer{number}", block)])
 
         stage1 = named(
-            layer1=layers.activate(layers.lift(in_channels, width, kernel, padding=padding), dropout),
-            layer2=hidden(0.0),
+            layer1=layers.activate(layers.lift(in_channels, width, kernel, padding=padding), dropout), **hidden(2, 0.0)
         )
         stage2 = named(
             pool=SpatialMaxPool2d(2),
-            layer3=hidden(dropout),
-            layer4=hidden(dropout),
-            layer5=hidden(dropout),
-            layer6=hidden(dropout),
+            **hidden(3, dropout),
+            **hidden(4, dropout),
+            **hidden(5, dropout),
+            **hidden(6, dropout),
         )
+        end = layers.at(7)
+        channels, restrict = end.channels(width), layers.restriction(7)
         if head == "decycle":
-            last = named(layer7=named(conv=layers.project(width, num_classes, 4)), pool=layers.pool(None))
+            layer7: nn.Module = named(conv=end.project(channels, num_classes, 4))
+            last = named(restrict7=restrict, layer7=layer7, pool=end.pool(None))
         else:
-            pool = layers.pool(head, over_space="max" if head == "max" else "mean")
-            last = named(layer7=layers.conv(width, num_classes, 4), pool=pool)
+            pool = end.pool(head, over_space="max" if head == "max" else "mean")
+            last = named(restrict7=restrict, layer7=end.conv(channels, num_classes, 4), pool=pool)
         super().__init__(
-            layers.group,
+            end.group,
             [stage1, stage2],
             last,
             in_channels=in_channels,
             num_classes=num_classes,
-            feature_channels=(width, width),
+            feature_channels=(layers.at(2).channels(width), layers.at(6).channels(width)),
             feature_reductions=(1, 2),
         )

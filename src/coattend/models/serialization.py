@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from coattend._files import checked_path, write_whole
-from coattend.groups import FiniteGroup, get_group
+from coattend.groups import FiniteGroup, GroupSequence
 from coattend.models import hub
 from coattend.models.container import Stored, packed, read_header, read_tensors, require_finite
 from coattend.models.network import EquivariantNetwork, ModelConfig
@@ -198,7 +198,7 @@ def _config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
     try:
         options = {**decoded_options(metadata["options"])}
         group: str | FiniteGroup = {**model_entry(metadata["model"]).defaults, **options}["group"]
-        if not get_group(group).is_exact:
+        if not GroupSequence.of(group).is_exact:
             options.setdefault("filters", "bicubic")  # a file written before filters could be chosen
         return ModelConfig(metadata["model"], options)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -250,11 +250,11 @@ def _require_same_function(path: Path, config: ModelConfig, other: ModelConfig) 
 def _computed_with(config: ModelConfig) -> Options:
     options = {**model_entry(config.model).defaults, **config.options}
     computed = {key: value for key, value in options.items() if key not in OF_TRAINING_ONLY}
-    return {**computed, "group": get_group(options["group"])}
+    return {**computed, "group": GroupSequence.of(options["group"])}
 
 
 def _text(value: object) -> str:
-    return value.name if isinstance(value, FiniteGroup) else str(value)
+    return str(value)
 
 
 def _differences(expected: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from coattend.data.augmentation import rotate_batch
+from coattend.equivariance.exactness import remaining_groups
 from coattend.functional.dispatch import autocasts
-from coattend.nn import PoseConv2d
 from coattend.nn.checks import check_integer
 
 QUARTER = ((0, -1), (1, 0))
@@ -78,8 +78,8 @@ class TurnedNetwork(nn.Module):
 
 
 def ignores_quarter_turns(model: nn.Module) -> bool:
-    """Return whether all layers of a model are over groups that contain the rotation by 90 degrees."""
-    groups = {layer.group for layer in model.modules() if isinstance(layer, PoseConv2d)}
+    """Return whether a model is over groups that contain the rotation by 90 degrees to its end."""
+    groups = remaining_groups(model)
     return bool(groups) and all(
         group.planar is not None and any(np.array_equal(matrix, QUARTER) for matrix in group.planar) for group in groups
     )

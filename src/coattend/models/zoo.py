@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from coattend.models.allcnn import AllCNN
+from coattend.models.coat_convnext import CoatConvNeXt
+from coattend.models.coat_resnet import CoatResNet
 from coattend.models.coat_vit import CoatViT
 from coattend.models.e4cnn import E4CNN
 from coattend.models.nin import NIN
 from coattend.models.registry import register_model
 from coattend.models.resnet import ResNet20, ResNet44
 from coattend.models.rotated_mnist import RotatedMnistNet
+from coattend.models.unet import UNet
 
 CLOCKWISE = "C4 clockwise"
 
@@ -49,3 +52,12 @@ resnet20("a_r_resnet20_x4", group=CLOCKWISE, width=8, attention="slice")(ResNet2
 
 mnist("e4cnn", group="p4", title="e4-CNN")(E4CNN)
 register_model("coat_vit", dataset="cifar10", image_size=64, group="p4m", title="coat-ViT")(CoatViT)
+register_model("coat_unet", dataset="nuclei", image_size=256, group="p4m", title="coat-U-Net")(UNet)
+
+backbone = partial(register_model, dataset="cifar10", image_size=224, group="p4m")
+resnet = partial(backbone, downsample="pool", init_std="he", norm_eps=1e-5)
+resnet("coat_resnet18", title="coat-ResNet-18")(CoatResNet)
+resnet("coat_resnet34", title="coat-ResNet-34", blocks=(3, 4, 6, 3))(CoatResNet)
+resnet("coat_resnet50", title="coat-ResNet-50", blocks=(3, 4, 6, 3), bottleneck=True)(CoatResNet)
+backbone("coat_convnext_tiny", title="coat-ConvNeXt-T")(CoatConvNeXt)
+backbone("coat_convnext_small", title="coat-ConvNeXt-S", blocks=(3, 3, 27, 3))(CoatConvNeXt)

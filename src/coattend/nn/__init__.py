@@ -20,12 +20,15 @@ from coattend.nn.norm import GroupBatchNorm2d as GroupBatchNorm2d
 from coattend.nn.norm import GroupGroupNorm2d as GroupGroupNorm2d
 from coattend.nn.norm import GroupInstanceNorm2d as GroupInstanceNorm2d
 from coattend.nn.norm import GroupLayerNorm2d as GroupLayerNorm2d
+from coattend.nn.orientation import OrientationField as OrientationField
 from coattend.nn.pooling import GroupPool as GroupPool
 from coattend.nn.pooling import SpatialAvgPool2d as SpatialAvgPool2d
 from coattend.nn.pooling import SpatialMaxPool2d as SpatialMaxPool2d
 from coattend.nn.pooling import SpatialUpsample2d as SpatialUpsample2d
 from coattend.nn.pose_self_attention import PoseSelfAttention as PoseSelfAttention
+from coattend.nn.restriction import RestrictGroup as RestrictGroup
 from coattend.nn.self_attention import GroupSelfAttention2d as GroupSelfAttention2d
 from coattend.nn.self_attention import GroupTransformerBlock as GroupTransformerBlock
 from coattend.nn.sequence import FusedSequential as FusedSequential
 from coattend.nn.slice_conv import SliceCoAttentiveConv2d as SliceCoAttentiveConv2d
+from coattend.nn.transposed import GroupConvTranspose2d as GroupConvTranspose2d

@@ -81,12 +81,12 @@ class PoseConv2d(TabledModule):
         check_planar(self, self.group)
         self.relative = self._checked_relative(relative)
         poses = len(self.relative) or (self.group.order if self.input_on_group else 1)
-        filter_in, k = self.in_channels // self.groups, self.kernel_size
-        self.init_std = 1 / math.sqrt(filter_in * poses * k**2)
+        k = self.kernel_size
+        self.init_std = 1 / math.sqrt(self.in_channels // self.groups * poses * self._taps_per_output)
 
         filter_axis = (len(self.relative),) if self.filter_on_group else ()
         rings = filter_rings(filters, k)
-        shape = (self.out_channels, filter_in, *filter_axis, *((k, k) if rings is None else (rings.size,)))
+        shape = (*self._filter_channels, *filter_axis, *((k, k) if rings is None else (rings.size,)))
         self.coefficient_scale = 1.0 if rings is None else k / math.sqrt(rings.functions)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(self.out_channels, device=device, dtype=dtype)) if bias else None
@@ -116,6 +116,16 @@ class PoseConv2d(TabledModule):
     def filter_groups(self) -> int:
         """The number of channel groups of the plain convolution with :meth:`filters`."""
         return self.groups
+
+    @property
+    def _filter_channels(self) -> tuple[int, int]:
+        """The first two axes of the weight."""
+        return self.out_channels, self.in_channels // self.groups
+
+    @property
+    def _taps_per_output(self) -> float:
+        """How many taps of a filter contribute to a position of the output, on average."""
+        return self.kernel_size**2
 
     @property
     def parameters_per_pose(self) -> tuple[str, ...]:
@@ -203,6 +213,10 @@ class PoseConv2d(TabledModule):
         else:
             check_image(self, x, self.in_channels, self.group.dimension)
         check_dtype(self, x, self.weight)
+        self._check_fits(x)
+
+    def _check_fits(self, x: Tensor) -> None:
+        """Require an input of a size that the geometry admits."""
         check_fits(type(self).__name__, x, self.geometry)
 
     def _tables(self) -> dict[str, Tensor]:

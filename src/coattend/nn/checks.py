@@ -16,6 +16,10 @@ from coattend.groups import FiniteGroup
 from coattend.groups.axes import axis_names
 
 
+class SizeError(ValueError):
+    """Images of a size that a network does not take; it takes others."""
+
+
 def check_tensor(layer: nn.Module, x: Tensor, expected: str) -> None:
     """Require an ordinary dense tensor."""
     if not isinstance(x, Tensor):

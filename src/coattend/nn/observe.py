@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from coattend.nn._conv_base import PoseConv2d
 from coattend.nn.attention import PoseAttention
 from coattend.nn.checks import check_model
+from coattend.nn.transposed import GroupConvTranspose2d
 
 T = TypeVar("T")
 Layers = type[nn.Module] | tuple[type[nn.Module], ...] | Mapping[str, nn.Module]
@@ -150,7 +151,9 @@ def multiply_adds(network: nn.Module, image_shape: tuple[int, int, int]) -> dict
         assert isinstance(layer, PoseConv2d)
         per_pose = layer.out_channels * layer.in_channels // layer.groups * layer.kernel_size**2
         pairs = layer.group.order * (len(layer.relative) or 1)
-        return call.name, per_pose * pairs * call.output.shape[-2:].numel()
+        # A filter is applied once per position of the smaller map: the output, or the input of a transposed layer.
+        positions = (call.inputs[0] if isinstance(layer, GroupConvTranspose2d) else call.output).shape[-2:]
+        return call.name, per_pose * pairs * positions.numel()
 
     with evaluating(network), recording(network, count, PoseConv2d) as counts:
         network(next(network.parameters()).new_zeros(1, *image_shape))

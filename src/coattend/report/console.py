@@ -41,6 +41,7 @@ def models_table(pattern: str) -> Group:
         title="Networks, published figures from Table 1 (Romero & Hoogendoorn, ICLR 2020)",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        collapse_padding=True,
     )
     for heading in ("name", "group"):
         table.add_column(heading, no_wrap=True)

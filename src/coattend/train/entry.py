@@ -97,6 +97,13 @@ def row_file(board: Path, kind: Kind) -> Path:
 
 def train_entry(model: str, recipe: Recipe, seed: int, root: Path, board: Path) -> Entry:
     """Train a run, or continue it, on a CPU, and put it on the leaderboard."""
+    check_recipe(recipe)
+    train(model, recipe, seed, root, accelerator="cpu")
+    return add_run(board, RunFolder.of(root, model, recipe, seed))
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise unless a recipe trains and tests on all images."""
     if recipe.train_on != "train+valid":
         raise ValueError(
             f"the leaderboard expects a recipe that trains on all images, train_on=train+valid, got {recipe.full_name} "
@@ -104,8 +111,6 @@ def train_entry(model: str, recipe: Recipe, seed: int, root: Path, board: Path) 
         )
     if recipe.test_images is not None:
         raise ValueError(f"the leaderboard tests on all test images; leave out test_images={recipe.test_images}.")
-    train(model, recipe, seed, root, accelerator="cpu")
-    return add_run(board, RunFolder.of(root, model, recipe, seed))
 
 
 def add_run(board: Path, folder: RunFolder) -> Entry:

@@ -13,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from coattend.models.records import RunError
+from coattend.models.records import MachineError, RunError
 from coattend.train.recipe import Recipe
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ def lost_processes_named() -> Iterator[None]:
         gone = isinstance(error, torch.distributed.DistError) or re.search("by peer|Broken pipe", str(error))
         if not gone:
             raise
-        raise RunError(
+        raise MachineError(
             f"another process of this training ended ({str(error).splitlines()[0]}); start the same command again to "
             "continue from the last whole epoch."
         ) from error

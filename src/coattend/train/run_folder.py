@@ -24,7 +24,7 @@ from coattend._files import remove_unfinished, write_atomically
 from coattend.data import Dataset
 from coattend.data.rotated_mnist import current_name
 from coattend.models.classifier import BEST, LAST
-from coattend.models.records import RunError, damaged
+from coattend.models.records import MachineError, RunError, damaged
 from coattend.train.checkpoint import Checkpoint
 from coattend.train.history import Epoch, read_history
 from coattend.train.predictions import read_predictions, write_predictions
@@ -37,11 +37,14 @@ PREDICTIONS = "predictions.npz"
 FILES = ("run.json", "result.json", "metrics.jsonl", "checkpoint.pt", BEST, LAST, PREDICTIONS)
 LONGEST = 120  # bytes of a folder's name; file systems allow 255
 WALL_CLOCK = ("seconds", "images_per_second", "time")  # the fields that may differ between two equal runs
+THEN = "; then "  # between the arithmetics of a run that was continued with another one
 PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
 
 
 class InUseError(RunError):
     """A run folder that another process is training in."""
+
+    exit_code = 75  # EX_TEMPFAIL of <sysexits.h>: try again later
 
 
 def arithmetic(device: torch.device) -> str:
@@ -51,6 +54,8 @@ def arithmetic(device: torch.device) -> str:
         processor = f"{platform.machine()} {instructions}, {torch.get_num_threads()} threads"
     else:
         processor = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        processor = f"{torch.distributed.get_world_size()} processes of {processor}"
     return f"{processor}, torch {torch.__version__}"
 
 
@@ -165,11 +170,21 @@ class RunFolder:
         """Write run.json, or check that an existing one is of the same run."""
         if (self.path / "run.json").is_file():
             self.check_same(model, recipe, seed, data)
+            self._add_arithmetic(arithmetic(device))
             return
         versions = {"coattend": __version__, "python": platform.python_version()}
         versions |= {package: metadata.version(package) for package in PACKAGES}
         run = Run(model, recipe, seed, data.provenance, parameters, versions, digest_of(data), arithmetic(device))
         self.write("run.json", run.to_dict())
+
+    def _add_arithmetic(self, current: str) -> None:
+        """Record that a run whose sums had another order until now continues with this one."""
+        run = self.run
+        known = (run.arithmetic or current).split(THEN)
+        if known[-1] == current:
+            return
+        known = [*known, current] if self.checkpoint.is_file() else [current]
+        self.write("run.json", replace(run, arithmetic=THEN.join(known)).to_dict())
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file in one piece."""
@@ -196,7 +211,7 @@ class RunFolder:
         try:
             write_atomically(self.checkpoint, checkpoint.to_bytes())
         except OSError as error:
-            raise RunError(
+            raise MachineError(
                 f"could not write the checkpoint of epoch {checkpoint.epoch} into {self.path}: {self._reason(error)}. "
                 "What was written before it is intact: make room and start the same command again."
             ) from error
@@ -209,7 +224,7 @@ class RunFolder:
         except OSError as error:
             if error.filename is not None and not Path(error.filename).is_relative_to(self.path):
                 raise
-            raise RunError(
+            raise MachineError(
                 f"could not write into {error.filename or self.path}: {self._reason(error)}; make room or choose "
                 "another --folder. What was written before is intact: the same command continues from it."
             ) from error

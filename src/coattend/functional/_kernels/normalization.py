@@ -1,4 +1,7 @@
-"""``torch.ops.coattend.normalize``: attention, batch norm and ReLU in one; only the input is saved for backward."""
+"""``torch.ops.coattend.normalize``: attention, batch norm and ReLU in one.
+
+The input is saved for backward, and with attention and a ReLU the output too, which the next layer saves in any case.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,7 @@ def normalize(
 def normalize_backward(
     grad: Tensor,
     x: Tensor,
+    z: Optional,
     matrix: Optional,
     weight: Optional,
     bias: Optional,
@@ -62,8 +66,10 @@ def normalize_backward(
     """
     _check("normalize_backward", x, matrix, weight, bias, mean, variance)
     check_gradient("normalize_backward", grad, x.shape, x)
+    if z is not None:
+        check_gradient("normalize_backward", z, x.shape, x)
     if _has_kernel(x, matrix):
-        gradients = rows.norm_backward(grad, x, matrix, weight, bias, mean, variance, training, eps, relu)
+        gradients = rows.norm_backward(grad, x, z, matrix, weight, bias, mean, variance, training, eps, relu)
     else:
         constants = None if training else (mean, variance)
         gradients = normalize_gradients(grad, x, matrix, weight, bias, constants, eps, relu)
@@ -145,7 +151,7 @@ def _fake_normalize(
 
 
 def _fake_normalize_backward(
-    grad: Tensor, x: Tensor, matrix: Optional, weight: Optional, bias: Optional, *rest: object
+    grad: Tensor, x: Tensor, z: Optional, matrix: Optional, weight: Optional, bias: Optional, *rest: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     values = (_nothing(x) if tensor is None else tensor.new_empty(tensor.shape) for tensor in (matrix, weight, bias))
     return empty_like(x), *values  # type: ignore[return-value]
@@ -156,17 +162,18 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     ctx.training = mean is None
     statistics = output[1:] if ctx.training else (mean, variance)
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(x, matrix, weight, bias, *statistics)
+    z = output[0] if matrix is not None and ctx.relu else None
+    ctx.save_for_backward(x, z, matrix, weight, bias, *statistics)
 
 
 def _backward(ctx: Any, grad: Tensor, *statistics: Tensor) -> tuple[Tensor | None, ...]:
-    x, matrix, weight, bias, mean, variance = ctx.saved_tensors
+    x, z, matrix, weight, bias, mean, variance = ctx.saved_tensors
     if differentiates_again():
         constants = None if ctx.training else (mean, variance)
         values = normalize_gradients(grad, x, matrix, weight, bias, constants, ctx.eps, ctx.relu)
     else:
         values = torch.ops.coattend.normalize_backward(
-            grad, x, matrix, weight, bias, mean, variance, ctx.training, ctx.eps, ctx.relu
+            grad, x, z, matrix, weight, bias, mean, variance, ctx.training, ctx.eps, ctx.relu
         )
     gradients = (
         value if tensor is not None else None for value, tensor in zip(values, (x, matrix, weight, bias), strict=True)
@@ -181,7 +188,7 @@ define(
     _fake_normalize,
 )
 define(
-    "normalize_backward(Tensor grad, Tensor x, Tensor? matrix, Tensor? weight, Tensor? bias, Tensor mean,"
+    "normalize_backward(Tensor grad, Tensor x, Tensor? z, Tensor? matrix, Tensor? weight, Tensor? bias, Tensor mean,"
     " Tensor variance, bool training, float eps, bool relu) -> (Tensor, Tensor, Tensor, Tensor)",
     normalize_backward,
     _fake_normalize_backward,

@@ -1,4 +1,4 @@
-"""The C++ kernels for maps in channels-last format, called through ctypes; see rows.cpp."""
+"""The C++ kernels for maps in channels-last format, called through ctypes; see rows.h."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VECTOR_ORDERS = (2, 4, 8)  # of groups whose attention is fused with a norm
 
 
 class RowShape(ctypes.Structure):
-    """``RowShape`` of rows.cpp, field by field."""
+    """``RowShape`` of rows.h, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("rows", "channels", "slices", "order")),
@@ -26,19 +26,19 @@ class RowShape(ctypes.Structure):
 
 
 class NormShape(ctypes.Structure):
-    """``NormShape`` of rows.cpp, field by field."""
+    """``NormShape`` of rows_norm.cpp, field by field."""
 
     _fields_ = (("map", RowShape), ("training", ctypes.c_int64), ("relu", ctypes.c_int64), ("eps", ctypes.c_double))
 
 
 class PoolShape(ctypes.Structure):
-    """``RowPoolShape`` of rows.cpp, field by field."""
+    """``RowPoolShape`` of rows_pool.cpp, field by field."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("images", "height", "width", "columns", "threads"))
 
 
 class DropShape(ctypes.Structure):
-    """``DropShape`` of rows.cpp, field by field."""
+    """``DropShape`` of rows_order.cpp, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("images", "pixels", "columns", "dropped")),
@@ -48,7 +48,7 @@ class DropShape(ctypes.Structure):
 
 
 class OrderShape(ctypes.Structure):
-    """``OrderShape`` of rows.cpp, field by field."""
+    """``OrderShape`` of rows_order.cpp, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("rows", "columns")),
@@ -68,7 +68,7 @@ def forward(planes: Tensor, matrices: Tensor, rows: Sequence[int], channel_step:
     y = empty_like(planes, (len(planes), channels, order, *planes.shape[-2:]))
     matrices = matrices.float().contiguous()
     shape, offsets = _row_shape(planes, matrices, rows, channel_step)
-    _call("rows_forward", planes, (planes, matrices, y), shape)
+    _call(f"{_kind(matrices)}_forward", planes, (planes, matrices, y), shape)
     del offsets
     return y
 
@@ -81,7 +81,7 @@ def backward(
     wide = matrices.float().contiguous()
     grad_planes, grad_matrices = empty_like(planes), torch.empty_like(wide)
     shape, offsets = _row_shape(planes, wide, rows, channel_step)
-    _call("rows_backward", planes, (grad, planes, wide, grad_planes, grad_matrices), shape)
+    _call(f"{_kind(wide)}_backward", planes, (grad, planes, wide, grad_planes, grad_matrices), shape)
     del offsets
     return grad_planes, grad_matrices.to(matrices.dtype)
 
@@ -112,6 +112,7 @@ def norm_forward(
 def norm_backward(
     grad: Tensor,
     x: Tensor,
+    z: Tensor | None,
     matrix: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -121,7 +122,10 @@ def norm_backward(
     eps: float,
     relu: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Return the gradients of :func:`norm_forward` with respect to x, the matrix, the weight and the bias."""
+    """Return the gradients of :func:`norm_forward` with respect to x, the matrix, the weight and the bias.
+
+    With ``z``, the map that it returned with attention and a ReLU, attention is computed once instead of twice.
+    """
     grad = channels_last(grad.to(x.dtype))
     wide, mean, variance = _floats(matrix), mean.float().contiguous(), variance.float().contiguous()
     grad_x, grad_matrix = empty_like(x), None if wide is None else torch.empty_like(wide)
@@ -129,6 +133,7 @@ def norm_backward(
     tensors = (
         grad,
         x,
+        None if z is None else channels_last(z.to(x.dtype)),
         wide,
         _floats(weight),
         _floats(bias),
@@ -180,6 +185,10 @@ def reorder(x: Tensor, index: Sequence[int]) -> Tensor:
     shape = OrderShape(rows, columns, ctypes.addressof(sources), torch.get_num_threads())
     _call("reorder", x, (x, y), shape)
     return y
+
+
+def _kind(matrices: Tensor) -> str:
+    return "rows" if matrices.shape[1] == 1 else "slices"
 
 
 def _call(name: str, x: Tensor, tensors: Sequence[Tensor | None], shape: ctypes.Structure) -> None:

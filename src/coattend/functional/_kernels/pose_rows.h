@@ -1,0 +1,364 @@
+// Co-attention in rows, with and without slices.
+//
+// Co-attention of orders 2, 4 and 8 works on vectors of eight neighbouring planes, that is on several channels at once:
+// pose g gets the number of pose g ^ d by a permutation within the vector, for d = 0, 1, ..., order - 1. Other orders,
+// infinities and NaN go through tiles of positions, see tile.h.
+
+#pragma once
+
+#include "rows.h"
+
+namespace {
+
+constexpr int rows_at_once = 4;
+
+
+// Lane i gets lane i ^ d.
+template <int d, typename V> INLINE V swapped(V v) {
+#if defined(__clang__) || __GNUC__ >= 12
+    return __builtin_shufflevector(v, v, 0 ^ d, 1 ^ d, 2 ^ d, 3 ^ d, 4 ^ d, 5 ^ d, 6 ^ d, 7 ^ d);
+#else
+    return __builtin_shuffle(v, (bits){0 ^ d, 1 ^ d, 2 ^ d, 3 ^ d, 4 ^ d, 5 ^ d, 6 ^ d, 7 ^ d});
+#endif
+}
+
+// Lane i gets lane from[i].
+INLINE vec permuted(vec v, bits from) {
+#if defined(__clang__)
+    vec result;
+    for (int i = 0; i < lanes; ++i) result[i] = v[from[i]];
+    return result;
+#else
+    return __builtin_shuffle(v, from);
+#endif
+}
+
+// The sum over d of c[d] times v of pose g ^ d.
+template <int N> INLINE vec mixed(vec v, const vec *c) {
+    vec sum = c[0] * v + c[1] * swapped<1>(v);
+    if constexpr (N > 2) sum += c[2] * swapped<2>(v) + c[3] * swapped<3>(v);
+    if constexpr (N > 4) {
+        sum += c[4] * swapped<4>(v) + c[5] * swapped<5>(v);
+        sum += c[6] * swapped<6>(v) + c[7] * swapped<7>(v);
+    }
+    return sum;
+}
+template <int N, typename V> INLINE V sum_of_poses(V v) {
+    v += swapped<1>(v);
+    if constexpr (N > 2) v += swapped<2>(v);
+    if constexpr (N > 4) v += swapped<4>(v);
+    return v;
+}
+template <int N> INLINE vec largest_of_poses(vec v) {
+    v = larger(v, swapped<1>(v));
+    if constexpr (N > 2) v = larger(v, swapped<2>(v));
+    if constexpr (N > 4) v = larger(v, swapped<4>(v));
+    return v;
+}
+
+INLINE bool all(bits b) {
+    typedef int64_t longs __attribute__((vector_size(32)));
+    const longs w = (longs)b;
+    return (w[0] & w[1] & w[2] & w[3]) == -1;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tiles of positions: every order, every number of slices, to the letter for infinities and NaN.
+
+// Adds what attention to one slice of one channel gives to sum (rows, order).
+template <typename T> void attend_tiles(const T *x, const float *matrix, const RowShape &s, int64_t channel, int64_t t,
+                                        int64_t rows, Scratch<float, 0> &scratch, float *sum) {
+    const int n = s.order;
+    Tile<float, 0, true> tile;
+    constexpr int width = Tile<float, 0, true>::width;
+    Edge<float, 0> &in = scratch.in, &out = scratch.below;
+    scratch.a.take(matrix, n);
+    for (int64_t p = 0; p < rows; p += width) {
+        const int count = std::min<int64_t>(width, rows - p);
+        in.clear(n), out.clear(n);
+        for (int g = 0; g < n; ++g)
+            for (int i = 0; i < count; ++i)
+                in.row[g][i] = number(x[(p + i) * s.inputs() + channel * s.channel_step + s.sources[t * n + g]]);
+        tile.attend(in.row, out.row, 0, scratch.a, n, false);
+        for (int i = 0; i < count; ++i)
+            for (int g = 0; g < n; ++g) sum[(p + i) * n + g] += out.row[g][i];
+    }
+}
+
+// Writes the gradient of the columns of one slice of one channel, and adds that of its matrix to dmatrix.
+template <typename T, typename G>
+void differentiate_tiles(const G *dy, int64_t dy_step, const T *x, const float *matrix, T *dx, float *dmatrix,
+                         const RowShape &s, int64_t channel, int64_t t, int64_t rows, Scratch<float, 0> &scratch) {
+    const int n = s.order;
+    Tile<float, 0, true> tile;
+    constexpr int width = Tile<float, 0, true>::width;
+    Edge<float, 0> &in = scratch.in, &above = scratch.above, &below = scratch.below;
+    scratch.a.take(matrix, n);
+    std::memset((void *)scratch.da, 0, n * n * sizeof(vec));
+    for (int64_t p = 0; p < rows; p += width) {
+        const int count = std::min<int64_t>(width, rows - p);
+        in.clear(n), above.clear(n), below.clear(n);
+        const int64_t first = p * s.inputs() + channel * s.channel_step;
+        for (int g = 0; g < n; ++g)
+            for (int i = 0; i < count; ++i) {
+                in.row[g][i] = number(x[first + i * s.inputs() + s.sources[t * n + g]]);
+                above.row[g][i] = number(dy[(p + i) * dy_step + channel * n + g]);
+            }
+        tile.find_gradients(in.row, above.row, below.row, 0, scratch.a, scratch.da, n);
+        for (int g = 0; g < n; ++g)
+            for (int i = 0; i < count; ++i) assign(dx[first + i * s.inputs() + s.sources[t * n + g]], below.row[g][i]);
+    }
+    for (int i = 0; i < n * n; ++i) {
+        float sum = 0;
+        for (int k = 0; k < lanes; ++k) sum += scratch.da[i][k];
+        dmatrix[i] += sum / n;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Vectors of neighbouring planes: co-attention with one slice.
+
+// Matrices as mixed() needs them, divided by the order, and transposed for the gradient.
+template <int N> struct Factors {
+    int64_t step;
+    bool finite = true;
+    std::vector<float> forward, backward;
+    const float *matrices;
+
+    Factors(const float *matrices, int64_t channels) : step(padded(channels * N)), matrices(matrices) {
+        forward.assign(N * step, 0);
+        backward.assign(N * step, 0);
+        for (int64_t c = 0; c < channels; ++c)
+            for (int g = 0; g < N; ++g)
+                for (int d = 0; d < N; ++d) {
+                    const float *matrix = matrices + c * N * N;
+                    forward[d * step + c * N + g] = matrix[(g ^ d) * N + g] / N;
+                    backward[d * step + c * N + g] = matrix[g * N + (g ^ d)] / N;
+                    finite &= matrix[g * N + d] * 0 == 0;
+                }
+    }
+};
+
+template <> struct Factors<1> {  // no attention
+    Factors(const float *, int64_t) {}
+};
+
+// Co-attention of K rows at once: the operations of one row wait for one another, those of several do not.
+template <int N, int K> struct Attention {
+    vec x[K], logit[K], top[K], mask[K];
+
+    INLINE void find(const vec *factors) {
+        for (int k = 0; k < K; ++k) logit[k] = mixed<N>(x[k], factors);
+        for (int k = 0; k < K; ++k) top[k] = largest_of_poses<N>(logit[k]);
+        for (int k = 0; k < K; ++k) mask[k] = exponential<float>(logit[k] - top[k]);
+    }
+};
+
+// Calls body(K, first row) for rows K at a time, and for the last ones one at a time.
+template <int K, typename Body> INLINE void several_rows(int64_t rows, const Body &body) {
+    int64_t r = 0;
+    for (; r + K <= rows; r += K) body(std::integral_constant<int, K>(), r);
+    for (; r < rows; ++r) body(std::integral_constant<int, 1>(), r);
+}
+
+// Whether all logits were ordinary, given the sum of the squares of the largest ones: infinities and NaN stay in it.
+INLINE bool were_ordinary(vec squares) {
+    return all(squares <= vec{} + float(ordinary_logit) * ordinary_logit);
+}
+
+// Eight columns, or `count` at the end of a row, of some rows.
+struct Columns {
+    int64_t first, rows;
+    int count;
+};
+
+// Calls body(row, attended numbers) for every row; N = 1 for no attention. Returns whether all logits were ordinary.
+template <int N, bool whole, typename T, typename Body>
+INLINE bool each_row(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body) {
+    const int64_t columns = s.outputs();
+    x += at.first;
+    if constexpr (N == 1) {
+        for (int64_t r = 0; r < at.rows; ++r) body(r, get<whole>(x + r * columns, at.count));
+        return true;
+    } else {
+        vec c[N], squares = vec{};
+        for (int d = 0; d < N; ++d) c[d] = load(&a.forward[d * a.step + at.first]);
+        several_rows<rows_at_once>(at.rows, [&](auto number, int64_t r) {
+            constexpr int K = decltype(number)::value;
+            Attention<N, K> attention;
+            for (int k = 0; k < K; ++k) attention.x[k] = get<whole>(x + (r + k) * columns, at.count);
+            attention.find(c);
+            for (int k = 0; k < K; ++k) squares += attention.top[k] * attention.top[k];
+            for (int k = 0; k < K; ++k) body(r + k, attention.mask[k] * attention.x[k]);
+        });
+        return a.finite && were_ordinary(squares);
+    }
+}
+
+// What each_row gives, through tiles: y (rows, lanes).
+template <int N, typename T>
+__attribute__((noinline)) void attend_carefully(const T *x, const Factors<N> &a, const RowShape &s, Columns at,
+                                                float *y) {
+    std::unique_ptr<Scratch<float, 0>> scratch(new Scratch<float, 0>);
+    std::vector<float> sum(at.rows * N);
+    for (int i = 0; i < at.count; i += N) {
+        const int64_t c = (at.first + i) / N;
+        std::fill(sum.begin(), sum.end(), 0.f);
+        attend_tiles(x, a.matrices + c * N * N, s, c, 0, at.rows, *scratch, sum.data());
+        for (int64_t r = 0; r < at.rows; ++r)
+            for (int g = 0; g < N; ++g) y[r * lanes + i + g] = sum[r * N + g];
+    }
+}
+
+// Calls body(row, attended numbers) for every row; first reset(), then every row once more, if a logit is not ordinary.
+template <int N, bool whole, typename T, typename Body, typename Reset>
+INLINE void for_rows(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body,
+                     const Reset &reset) {
+    if (each_row<N, whole>(x, a, s, at, body)) return;
+    if constexpr (N > 1) {
+        std::vector<float> y(at.rows * lanes);
+        reset();
+        attend_carefully(x, a, s, at, y.data());
+        for (int64_t r = 0; r < at.rows; ++r) body(r, load(&y[r * lanes]));
+    }
+}
+
+// From the gradient with respect to what attention returns, above(row, attended numbers): dx, and the sums for the
+// gradients of the matrices, da (N, step) and, from tiles, dmatrices.
+template <int N, bool whole, typename T, typename Above>
+INLINE bool differentiate_columns(const Above &above, const T *x, T *dx, const Factors<N> &a, const RowShape &s,
+                                  Columns at, float *da) {
+    vec c[N], b[N], sums[N], squares = vec{};
+    const vec shares = {1, 1.f / 2, 1.f / 3, 1.f / 4, 1.f / 5, 1.f / 6, 1.f / 7, 1.f / 8};  // of as many poses
+    for (int d = 0; d < N; ++d) {
+        c[d] = load(&a.forward[d * a.step + at.first]);
+        b[d] = load(&a.backward[d * a.step + at.first]);
+        sums[d] = vec{};
+    }
+    several_rows<rows_at_once>(at.rows, [&](auto number, int64_t r) {
+        constexpr int K = decltype(number)::value;
+        const int64_t columns = s.outputs();
+        Attention<N, K> attention;
+        vec *in = attention.x, direct[K], through[K], total[K], d_logit[K];
+        for (int k = 0; k < K; ++k) in[k] = get<whole>(x + (r + k) * columns + at.first, at.count);
+        attention.find(c);
+        for (int k = 0; k < K; ++k) {
+            squares += attention.top[k] * attention.top[k];
+            direct[k] = attention.mask[k] * above(r + k, attention.mask[k] * in[k]);
+            through[k] = direct[k] * in[k];
+        }
+        for (int k = 0; k < K; ++k) {
+            const bits ties = attention.logit[k] == attention.top[k];  // -1 each
+            total[k] = sum_of_poses<N>(through[k]) * permuted(shares, -1 - sum_of_poses<N>(ties));
+        }
+        for (int k = 0; k < K; ++k) {
+            const vec nothing = total[k] - total[k];  // NaN if the total is not finite, as 0 times the total
+            d_logit[k] = through[k] - (attention.logit[k] == attention.top[k] ? total[k] : nothing);
+        }
+        for (int k = 0; k < K; ++k)
+            put<whole>(dx + (r + k) * columns + at.first, direct[k] + mixed<N>(d_logit[k], b), at.count);
+        for (int k = 0; k < K; ++k) {
+            sums[0] += in[k] * d_logit[k];
+            sums[1] += swapped<1>(in[k]) * d_logit[k];
+            if constexpr (N > 2) {
+                sums[2] += swapped<2>(in[k]) * d_logit[k];
+                sums[3] += swapped<3>(in[k]) * d_logit[k];
+            }
+            if constexpr (N > 4) {
+                sums[4] += swapped<4>(in[k]) * d_logit[k];
+                sums[5] += swapped<5>(in[k]) * d_logit[k];
+                sums[6] += swapped<6>(in[k]) * d_logit[k];
+                sums[7] += swapped<7>(in[k]) * d_logit[k];
+            }
+        }
+    });
+    if (!were_ordinary(squares)) return false;
+    for (int d = 0; d < N; ++d) {
+        float *to = da + d * a.step + at.first;
+        store(to, load(to) + sums[d]);
+    }
+    return true;
+}
+
+template <int N, bool whole, typename T, typename Above>
+INLINE void differentiate_rows(const Above &above, const T *x, T *dx, const Factors<N> &a, const RowShape &s,
+                               Columns at, float *da, float *dmatrices) {
+    if (a.finite && differentiate_columns<N, whole>(above, x, dx, a, s, at, da)) return;
+    std::vector<float> y(at.rows * lanes), dy(at.rows * padded(s.outputs()));
+    attend_carefully(x, a, s, at, y.data());
+    for (int64_t r = 0; r < at.rows; ++r) store(&dy[r * a.step + at.first], above(r, load(&y[r * lanes])));
+    std::unique_ptr<Scratch<float, 0>> scratch(new Scratch<float, 0>);
+    for (int64_t c = at.first / N; c * N < at.first + at.count; ++c)
+        differentiate_tiles(dy.data(), a.step, x, a.matrices + c * N * N, dx, dmatrices + c * N * N, s, c, 0, at.rows,
+                            *scratch);
+}
+
+// Adds the sums da (N, step) of a chunk to the gradients of the matrices.
+template <int N> void add_sums(const float *da, int64_t step, int64_t channels, float *dmatrices) {
+    for (int64_t c = 0; c < channels; ++c)
+        for (int g = 0; g < N; ++g)
+            for (int d = 0; d < N; ++d)
+                dmatrices[c * N * N + (g ^ d) * N + g] += da[d * step + c * N + g] / N;
+}
+
+// Adds parts (number, size) in order.
+void add_parts(const std::vector<float> &parts, int64_t size, float *sum) {
+    std::vector<double> total(size);
+    for (size_t i = 0; i < parts.size(); ++i) total[i % size] += parts[i];
+    for (int64_t i = 0; i < size; ++i) sum[i] = float(total[i]);
+}
+
+// Orders for which there are no vectors.
+template <typename T> void attend_any(const T *x, const float *matrices, T *y, const RowShape &s) {
+    const Chunks chunks(s.rows, s.inputs());
+    const int64_t n = s.order, columns = s.outputs();
+#pragma omp parallel num_threads(threads_for(s))
+    {
+        std::unique_ptr<Scratch<float, 0>> scratch(new Scratch<float, 0>);
+        std::vector<float> sum(chunks.rows * n);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < chunks.number; ++i) {
+            const int64_t p = chunks.begin(i), rows = chunks.end(i) - p;
+            for (int64_t c = 0; c < s.channels; ++c) {
+                std::fill(sum.begin(), sum.end(), 0.f);
+                for (int64_t t = 0; t < s.slices; ++t)
+                    attend_tiles(x + p * s.inputs(), matrices + (c * s.slices + t) * n * n, s, c, t, rows, *scratch,
+                                 sum.data());
+                for (int64_t r = 0; r < rows; ++r)
+                    for (int64_t g = 0; g < n; ++g) assign(y[(p + r) * columns + c * n + g], sum[r * n + g]);
+            }
+        }
+    }
+}
+
+template <typename T>
+void differentiate_any(const T *dy, const T *x, const float *matrices, T *dx, float *dmatrices, const RowShape &s) {
+    const Chunks chunks(s.rows, s.inputs());
+    const int64_t n = s.order, size = s.channels * s.slices * n * n;
+    std::vector<float> parts(chunks.number * size);
+#pragma omp parallel num_threads(threads_for(s))
+    {
+        std::unique_ptr<Scratch<float, 0>> scratch(new Scratch<float, 0>);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < chunks.number; ++i) {
+            const int64_t p = chunks.begin(i), rows = chunks.end(i) - p;
+            for (int64_t c = 0; c < s.channels; ++c)
+                for (int64_t t = 0; t < s.slices; ++t) {
+                    const int64_t first = (c * s.slices + t) * n * n;
+                    differentiate_tiles(dy + p * s.outputs(), s.outputs(), x + p * s.inputs(), matrices + first,
+                                        dx + p * s.inputs(), &parts[i * size + first], s, c, t, rows, *scratch);
+                }
+        }
+    }
+    add_parts(parts, size, dmatrices);
+}
+
+}  // namespace
+
+#define FOR_ORDER(order, call_2, call_4, call_8, call_any) \
+    switch (order) {                                       \
+        case 2: return call_2;                             \
+        case 4: return call_4;                             \
+        case 8: return call_8;                             \
+        default: return call_any;                          \
+    }

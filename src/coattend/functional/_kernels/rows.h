@@ -1,0 +1,119 @@
+// Maps in channels-last memory format: one row of numbers per position, with all planes (channel, pose) of it.
+//
+// Numbers are float or bfloat16, sums are float. Sums over positions are taken in chunks that depend on the shape alone,
+// so that results do not depend on the number of threads.
+
+#pragma once
+
+#include "tile.h"
+
+#include <cmath>
+#include <vector>
+
+namespace {
+
+using L = Lanes<float>;
+using vec = L::vec;
+using bits = L::bits;
+constexpr int lanes = L::count;
+
+struct bfloat16 {
+    uint16_t upper;  // of a float
+};
+
+typedef uint16_t halves __attribute__((vector_size(16)));
+typedef uint32_t words __attribute__((vector_size(32)));
+
+INLINE vec load(const float *from) {
+    vec v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+INLINE vec load(const bfloat16 *from) {
+    halves h;
+    std::memcpy(&h, from, sizeof h);
+    return (vec)(__builtin_convertvector(h, words) << 16);
+}
+INLINE void store(float *to, vec v) { std::memcpy(to, &v, sizeof v); }
+// The bits of the nearest bfloat16, ties to even, in the upper halves.
+INLINE words nearest(vec v) {
+    const words w = (words)v, sum = w + 0x7fff + ((w >> 16) & 1);
+    return v != v ? w | 0x400000 : sum;  // a NaN stays one
+}
+INLINE void store(bfloat16 *to, vec v) {
+#ifdef __AVX512BF16__
+    const auto h = _mm256_cvtneps_pbh((__m256)v);
+#else
+    const halves h = __builtin_convertvector(nearest(v) >> 16, halves);
+#endif
+    std::memcpy(to, &h, sizeof h);
+}
+
+// The last columns of a row may be fewer than the lanes of a vector.
+template <bool whole, typename T> INLINE vec get(const T *from, int count) {
+    if (whole) return load(from);
+    T values[lanes] = {};
+    std::memcpy(values, from, count * sizeof(T));
+    return load(values);
+}
+template <bool whole, typename T> INLINE void put(T *to, vec v, int count) {
+    if (whole) return store(to, v);
+    T values[lanes];
+    store(values, v);
+    std::memcpy(to, values, count * sizeof(T));
+}
+
+INLINE float number(float value) { return value; }
+INLINE float number(bfloat16 value) {
+    const uint32_t word = uint32_t(value.upper) << 16;
+    float result;
+    std::memcpy(&result, &word, sizeof result);
+    return result;
+}
+INLINE void assign(float &to, float value) { to = value; }
+INLINE void assign(bfloat16 &to, float value) {
+    bfloat16 values[lanes];
+    store(values, vec{} + value);
+    to = values[0];
+}
+
+struct RowShape {
+    int64_t rows, channels, slices, order;
+    const int64_t *sources;  // the column of (slice, pose) of channel 0 in the input
+    int64_t channel_step;    // columns from one channel to the next in the input
+    int64_t threads;
+
+    int64_t inputs() const { return channels * slices * order; }
+    int64_t outputs() const { return channels * order; }
+};
+
+// A part of the rows whose sums are kept apart.
+struct Chunks {
+    int64_t number, rows, total;
+
+    Chunks(int64_t total, int64_t columns) : total(total) {
+        number = std::max<int64_t>(1, std::min<int64_t>({total, 256, total * columns / 16384}));
+        rows = (total + number - 1) / number;
+        number = rows ? (total + rows - 1) / rows : 0;
+    }
+    int64_t begin(int64_t i) const { return i * rows; }
+    int64_t end(int64_t i) const { return std::min(total, (i + 1) * rows); }
+};
+
+// Threads cost more than they save on small maps.
+int threads_for(const RowShape &s) { return s.rows * s.inputs() < 16384 ? 1 : int(s.threads); }
+
+int64_t padded(int64_t columns) { return (columns + lanes - 1) / lanes * lanes; }
+
+// Some rows at a time, whose numbers stay in the nearest cache.
+constexpr int64_t most_rows = 64;
+int64_t block_rows(int64_t columns) { return std::max<int64_t>(4, std::min<int64_t>(most_rows, 1024 / columns)); }
+
+// Calls body(whole, first column, number of columns) for every vector of a row.
+template <typename Body> INLINE void for_columns(int64_t columns, const Body &body) {
+    int64_t v = 0;
+    for (; v + lanes <= columns; v += lanes) body(std::true_type(), v, lanes);
+    if (v < columns) body(std::false_type(), v, int(columns - v));
+}
+
+}  // namespace
