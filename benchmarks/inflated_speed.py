@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.inflated_speed [--width 32] [--batch 16] [--rounds 5]
 
-Rows: filters for all relative poses, for two of them, for the identity alone, and the frozen form of each. Medians of the
-ratios of interleaved rounds. A network of the identity alone, frozen, may take 1.1 times as long as the plain network on
+Rows: filters for all relative poses, for two of them, for the identity alone, and the frozen form of each. Medians of
+the ratios of interleaved rounds. A network of the identity alone may take 1.1 times as long as the plain network on
 every pose.
 """
 
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import torch
 import tyro
+from experiments.plankton_study import SIZE, network
 from torch import Tensor, nn
 
 import coattend as ca
-from experiments.plankton_study import SIZE, network
 
 
 @dataclass(frozen=True)
