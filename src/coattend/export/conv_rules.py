@@ -65,6 +65,23 @@ def freeze_group_conv(layer: GroupConv2d, builder: Builder, name: str, value: Va
     return builder.respond(name, Value(node, order, fold, owned=True))
 
 
+def _conv_of_each_pose(layer: GroupConv2d, builder: Builder, name: str, planes: fx.Node) -> Value:
+    """Apply a 1x1 convolution that reads each pose for itself to an image of the rows of all poses."""
+    order = layer.group.order
+    conv = nn.Conv2d(layer.in_channels, layer.out_channels, 1, groups=layer.groups, bias=layer.bias is not None)
+    bank = turn_filters(layer.weight.detach()[:, :, 0], layer._turns())  # in one pose: other taps than one have none
+    conv.weight = nn.Parameter(bank[:, :, 0].contiguous(), requires_grad=False)
+    if layer.bias is not None:
+        conv.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
+    maps = builder.unfolded(planes, order)
+    if layer.stride > 1:
+        step = slice(None, None, layer.stride)
+        maps = builder.call(operator.getitem, maps, (..., step, step))
+    rows = builder.module(name, conv, builder.call(torch.flatten, maps, 2, 3))
+    folded = builder.call(torch.flatten, builder.call(torch.unflatten, rows, 2, (order, -1)), 1, 2)
+    return Value(folded, order, Fold(conv, torch.arange(layer.out_channels)), owned=True)
+
+
 @freeze_layer.register(GroupConvTranspose2d)
 def freeze_transposed_conv(layer: GroupConvTranspose2d, builder: Builder, name: str, value: Value) -> Value:
     """Apply the transposed convolution to the planes, with the whole bank of filters."""
@@ -93,23 +110,6 @@ def freeze_orientation_field(layer: OrientationField, builder: Builder, name: st
     conv = nn.Conv2d(filters.shape[1], len(filters), 1, bias=False, device="meta")
     _set_filters(conv, filters, None)
     return conv_value(conv, builder.module(name, conv, builder.folded(value, layer.group.order)), None)
-
-
-def _conv_of_each_pose(layer: GroupConv2d, builder: Builder, name: str, planes: fx.Node) -> Value:
-    """Apply a 1x1 convolution that reads each pose for itself to an image of the rows of all poses."""
-    order = layer.group.order
-    conv = nn.Conv2d(layer.in_channels, layer.out_channels, 1, groups=layer.groups, bias=layer.bias is not None)
-    bank = turn_filters(layer.weight.detach()[:, :, 0], layer._turns())  # in one pose: other taps than one have none
-    conv.weight = nn.Parameter(bank[:, :, 0].contiguous(), requires_grad=False)
-    if layer.bias is not None:
-        conv.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
-    maps = builder.unfolded(planes, order)
-    if layer.stride > 1:
-        step = slice(None, None, layer.stride)
-        maps = builder.call(operator.getitem, maps, (..., step, step))
-    rows = builder.module(name, conv, builder.call(torch.flatten, maps, 2, 3))
-    folded = builder.call(torch.flatten, builder.call(torch.unflatten, rows, 2, (order, -1)), 1, 2)
-    return Value(folded, order, Fold(conv, torch.arange(layer.out_channels)), owned=True)
 
 
 @freeze_layer.register(ProjectionConv2d)
