@@ -23,6 +23,7 @@ from coattend.models.options import Options, differing_options, verified_options
 from coattend.models.paper import TABLE_1, Published
 from coattend.models.restriction import restricted
 from coattend.models.user_network import (
+    UserNetwork,
     address_of,
     address_of_module,
     builder_of,
@@ -179,7 +180,9 @@ def register_user_model(name: str, *, trusted: bool) -> None:
 
     Unless ``trusted``, the module has to be in the current folder or to be imported already.
     """
-    address = None if name.partition(":")[0] in MODELS else split_address(name)
+    if not isinstance(name, str) or name.partition(":")[0] in MODELS:
+        return
+    address = split_address(name)
     if address is not None and address[0] not in MODELS:
         _add_user_model(address[0], builder_of(import_definition(address[0], trusted), address[0]))
 
@@ -252,7 +255,7 @@ def build_network(entry: ModelEntry, options: Options) -> EquivariantNetwork:
             f"the builder of {entry.name} must return a coattend.models.EquivariantNetwork, got "
             f"{type(network).__name__}; pass its stages and its head to EquivariantNetwork(layers.group, ...)."
         )
-    if network.group != groups.last:
+    if network.group != groups.last and not isinstance(network, UserNetwork):  # which chooses its own
         parts = getattr(entry.builder, "group_changes_after", "parts")
         raise ValueError(f"{entry.name} has too few {parts} for group={groups}; let the group change earlier.")
     pools = any(isinstance(block, ConvBlock) and hasattr(block, "pool") for block in network.modules())
