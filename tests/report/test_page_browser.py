@@ -39,7 +39,7 @@ def test_it_opens_without_complaint_network_or_overflow(
 def test_its_parts_can_be_reached_and_read_aloud(page: Path, open_in_browser: Callable[..., Any]) -> None:
     opened = open_in_browser(page)
     links = opened.page.locator("nav a")
-    assert links.count() == 9
+    assert links.count() == 10
     for place in range(links.count()):
         links.nth(place).click()
         target = opened.page.locator(links.nth(place).get_attribute("href"))

@@ -208,12 +208,14 @@ def _add_user_model(key: str, builder: Callable[..., EquivariantNetwork]) -> Non
 def list_models(pattern: str = "*") -> list[str]:
     """Return the names that match a pattern with wildcards: those of Table 1 in its order, then all others.
 
+    Networks of the user's own, ``module:function``, have no name of their own and are not among them.
+
     >>> list_models("*p4m*")
     ['p4m_allcnn', 'a_p4m_allcnn', 'p4m_resnet44', 'a_p4m_resnet44']
     """
     if not isinstance(pattern, str):
         raise ValueError(f"list_models expects a pattern such as '*p4m*', got {pattern!r}.")
-    return [name for name in MODELS if fnmatch.fnmatchcase(name, pattern)]
+    return [name for name in MODELS if ":" not in name and fnmatch.fnmatchcase(name, pattern)]
 
 
 def canonical_name(entry: ModelEntry, options: Options) -> str:

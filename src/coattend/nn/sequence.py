@@ -18,10 +18,10 @@ CONVOLUTIONS = (LiftingConv2d, GroupConv2d, SliceCoAttentiveConv2d)
 class FusedSequential(nn.Sequential):
     """Apply layers one after another: :class:`torch.nn.Sequential`, faster.
 
-    Co-attention, batch norm and ReLU that follow one another are one pass over the map forward and one backward, and
-    only the input of the first one is saved for the backward pass. A layer with a hook, a subclass or a layer whose
-    ``forward`` is replaced is called on its own. Without gradients, a norm in evaluation overwrites the map of a
-    convolution before it.
+    Co-attention, batch norm and ReLU that follow one another are one pass over the map forward and one backward. The
+    input of the first one is saved for the backward pass; of all three together also the result, which the next layer
+    saves in any case. A layer with a hook, a subclass or a layer whose ``forward`` is replaced is called on its own.
+    Without gradients, a norm in evaluation overwrites the map of a convolution before it.
     """
 
     def forward(self, x: Tensor | fx.Proxy) -> Any:
