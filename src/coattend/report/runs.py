@@ -156,7 +156,9 @@ def _ranks(path: Path) -> dict[str, int]:
 
 
 def _rank(model: str, ranks: dict[str, int]) -> tuple[int, int, str]:
-    return ranks.get(model, len(ranks)), list_models().index(model_entry(model).name), model
+    names = list_models()  # networks of the user's own are not among them, and come last
+    name = model_entry(model).name
+    return ranks.get(model, len(ranks)), names.index(name) if name in names else len(names), model
 
 
 def _read(folder: RunFolder) -> ReportedRun:
