@@ -60,7 +60,9 @@ class Choices:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.attention, type) and issubclass(self.attention, AttentionLayer)):
-            _check_choice("attention", self.attention, (None, *CO_ATTENTION, "slice_gate", *ATTENTIONS))
+            own = (None, *CO_ATTENTION, "slice_gate")
+            if self.attention not in own and self.attention not in ATTENTIONS:  # to list these searches for plugins
+                _check_choice("attention", self.attention, (*own, *ATTENTIONS))
         _check_choice("structure", self.structure, get_args(Structure))
         _check_choice("position", self.position, get_args(Position))
         _check_choice("downsample", self.downsample, get_args(Downsample))
