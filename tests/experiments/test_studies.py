@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from experiments.rows import continued, read_rows
 from experiments.small_data_study import BASE, MODELS, Options, Result, main, recipe_for, table
 
 import coattend as ca
-from experiments import small_data_study, upright_study
+from experiments import nuclei_study, small_data_study, upright_study
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +109,51 @@ def test_the_study_of_upright_digits_runs(tmp_path: Path, monkeypatch: pytest.Mo
     upright_study.main(options)
 
 
+class Bright(torch.nn.Module):
+    """Calls a pixel a nucleus if it, or its neighbour at a distance, is above 0.5."""
+
+    def __init__(self, distance: int) -> None:
+        super().__init__()
+        self.distance = distance
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        moved = F.pad(x, (self.distance, 0, 0, 0))[..., : x.shape[-1]]
+        return torch.cat([torch.full_like(x, 0.5), torch.maximum(x, moved)], dim=1)
+
+
+def test_dice_and_consistency_of_masks() -> None:
+    images = torch.zeros(1, 1, 4, 4)
+    images[0, 0, 1, 1] = 1.0
+    masks = torch.zeros(1, 4, 4, dtype=torch.uint8)
+    masks[0, 1, 1:3] = 1
+    # By hand: one of two pixels found; its right neighbour is found in the poses that keep right on the right.
+    assert nuclei_study.measured(Bright(0), images, masks) == pytest.approx((100 * 2 / 3, 100))
+    assert nuclei_study.measured(Bright(1), images, masks) == pytest.approx((100, 100 * 12 / 16))
+
+
+def test_the_study_of_nuclei_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.zeros((20, 16, 16), np.uint16)
+    labels[:, 4:9, 5:12] = 7
+    images = np.repeat((labels[..., None] > 0) * np.uint8(200), 3, axis=-1)
+    np.savez(tmp_path / "nuclei.npz", images=images, labels=labels)
+    options = nuclei_study.Options(
+        data=tmp_path / "nuclei.npz",
+        seeds=(0, 1),
+        shares=(50,),
+        epochs=(1,),
+        width=4,
+        folder=tmp_path / "runs",
+        results=tmp_path / "results.jsonl",
+        settings=("precision=32-true",),
+    )
+    nuclei_study.main(options)
+    results = read_rows(options.results, nuclei_study.Result)
+    assert [(result.seed, result.network) for result in results] == [(0, "plain"), (0, "p4m"), (1, "plain"), (1, "p4m")]
+    assert all(result.consistency == 100 for result in results if result.network == "p4m")
+    monkeypatch.setattr(nuclei_study, "train", None)
+    nuclei_study.main(options)
+
+
 def test_models_of_the_studies_exist() -> None:
-    for model in (*MODELS, *upright_study.MODELS):
+    for model in (*MODELS, *upright_study.MODELS, *nuclei_study.NETWORKS.values()):
         ca.model_entry(model)

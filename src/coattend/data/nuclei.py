@@ -39,10 +39,13 @@ def make_tiles(images: NDArray[np.uint8], labels: NDArray[np.uint16]) -> Dataset
 
     ``images`` (n, 256, 256, 3) are grey; ``labels`` (n, 256, 256) number the nuclei, 0 is background.
     """
-    order = np.random.default_rng(0).permutation(len(images))
-    cuts = [int(0.7 * len(order)), int(0.8 * len(order))]
-    train, valid, test = (_windows(images[part], labels[part]) for part in np.split(order, cuts))
+    train, valid, test = (_windows(images[part], labels[part]) for part in split_indices(len(images)))
     return Dataset(NAME, train, valid, test, CLASSES, PROVENANCE, "segmentation")
+
+
+def split_indices(count: int) -> list[NDArray[np.int64]]:
+    """Return which images are to train (70 %), to validate (10 %) and to test on, by a fixed permutation."""
+    return np.split(np.random.default_rng(0).permutation(count), [int(0.7 * count), int(0.8 * count)])
 
 
 def _windows(images: NDArray[np.uint8], labels: NDArray[np.uint16]) -> Split:
