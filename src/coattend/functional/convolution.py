@@ -63,6 +63,7 @@ def lifting_conv2d(
     *,
     kernel_size: int | None = None,
     turns: Turns | None = None,
+    bank: Tensor | None = None,
 ) -> Tensor:
     """Correlate an image with every pose of a filter: ``y[o, g] = sum_i x[i] * (g.weight[o, i]) + bias[o]``.
 
@@ -77,6 +78,7 @@ def lifting_conv2d(
             ("steerable", or :class:`coattend.Rings`); docs/conventions.md compares them.
         kernel_size: of steerable filters, whose weight does not show it.
         turns: the tables of :func:`coattend.functional.tables.turn_tables`, if they are at hand.
+        bank: the turned filters, see :mod:`coattend.functional.filter_bank`, if they are at hand.
 
     Returns a map (batch, out, group, height', width').
 
@@ -91,7 +93,8 @@ def lifting_conv2d(
         check_input(name, x, weight, checked_geometry(name, k, *arguments), None)
         turns = turn_tables(group, k, filters).to(weight.device)
     geometry = checked_geometry(name, turns.kernel_size, *arguments)
-    return convolve_planes(x, lifting_filters(weight, turns), repeat_bias(bias, group.order), geometry, group.order)
+    bank = lifting_filters(weight, turns) if bank is None else bank
+    return convolve_planes(x, bank, repeat_bias(bias, group.order), geometry, group.order)
 
 
 def group_conv2d(
@@ -109,6 +112,7 @@ def group_conv2d(
     *,
     kernel_size: int | None = None,
     tables: GroupTables | None = None,
+    bank: Tensor | None = None,
 ) -> Tensor:
     """Correlate a map on the group with every pose of a filter on the group.
 
@@ -124,6 +128,7 @@ def group_conv2d(
         stride, padding, dilation, groups, padding_mode, filters, kernel_size: see :func:`lifting_conv2d`.
         relative: different elements of the group.
         tables: the tables of :func:`coattend.functional.tables.group_tables`, if they are at hand.
+        bank: see :func:`lifting_conv2d`.
 
     Returns a map (batch, out, group, height', width').
 
@@ -141,7 +146,7 @@ def group_conv2d(
     geometry = checked_geometry(name, tables.turns.kernel_size, *arguments)
     if reads_own_pose(geometry, relative):
         return convolve_poses(x, turn_filters(weight[:, :, 0], tables.turns)[:, :, 0], bias, geometry.stride, groups)
-    bank = table_filters(weight, tables, geometry.groups)
+    bank = table_filters(weight, tables, geometry.groups) if bank is None else bank
     if tables.blocks is not None:
         return convolve_blocks(x, bank, bias, geometry, tables.blocks)
     return convolve_planes(x, bank, repeat_bias(bias, group.order), geometry, group.order)
@@ -162,6 +167,7 @@ def projection_conv2d(
     *,
     kernel_size: int | None = None,
     turns: Turns | None = None,
+    bank: Tensor | None = None,
 ) -> Tensor:
     """Correlate each pose of a map with the filter in that pose and sum the poses.
 
@@ -176,6 +182,7 @@ def projection_conv2d(
         attention: A, by the weights of :func:`co_attention` for the output channels, or a function from maps to maps;
             None for none.
         turns: the tables of :func:`coattend.functional.tables.turn_tables`, if they are at hand.
+        bank: see :func:`lifting_conv2d`.
 
     Returns an image (batch, out, height', width').
     """
@@ -185,11 +192,13 @@ def projection_conv2d(
         check_input(name, x, weight, checked_geometry(name, k, *arguments), group.order)
         turns = turn_tables(group, k, filters).to(weight.device)
     geometry = checked_geometry(name, turns.kernel_size, *arguments)
+    if bank is None:
+        bank = (projection_filters if attention is None else pose_filters)(weight, turns)
     if attention is None:
-        return convolve_planes(x, projection_filters(weight, turns), bias, geometry)
+        return convolve_planes(x, bank, bias, geometry)
     # One convolution per pose, run as channel groups of a single one: hence the pose-major order.
     pose_major = geometry._replace(groups=group.order * geometry.groups)
-    planes = convolve_planes(poses_first(x), pose_filters(weight, turns), None, pose_major)
+    planes = convolve_planes(poses_first(x), bank, None, pose_major)
     responses = planes.unflatten(1, (group.order, len(weight))).transpose(1, 2)
     if callable(attention):
         attended = attention(responses)
@@ -214,6 +223,7 @@ def slice_attentive_conv2d(
     *,
     kernel_size: int | None = None,
     tables: SliceTables | None = None,
+    bank: Tensor | None = None,
     in_parts: bool = True,
 ) -> Tensor:
     """Convolve on the group and attend to the responses of each filter slice on its own, before their sum.
@@ -231,6 +241,7 @@ def slice_attentive_conv2d(
         stride, padding, dilation, groups, padding_mode, filters, kernel_size: see :func:`lifting_conv2d`.
         relative: see :func:`group_conv2d`.
         tables: the tables of :func:`coattend.functional.tables.slice_tables`, if they are at hand.
+        bank: see :func:`lifting_conv2d`.
         in_parts: whether a large batch may be convolved and attended to in parts.
 
     Returns a map (batch, out, group, height', width').
@@ -247,7 +258,7 @@ def slice_attentive_conv2d(
     if not callable(attention):
         matrices = attention_matrices(name, attention, len(weight) * slices, group)
         attention = lambda planes, rows, step: attend_slices(planes, matrices, rows, step)  # noqa: E731
-    bank = slice_filters(weight, tables.turns, tables.poses)
+    bank = slice_filters(weight, tables.turns, tables.poses) if bank is None else bank
     by_pose = geometry._replace(groups=group.order * geometry.groups)
     pixels = geometry.output_size(x.shape[-2]) * geometry.output_size(x.shape[-1])
     most = RESPONSE_BYTES if in_parts else None

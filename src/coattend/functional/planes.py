@@ -43,10 +43,21 @@ def convolve_planes(
         x = F.pad(folded(x), (padding,) * 4, mode=padding_mode)
         padding = 0
     if prefers_channels_last(x):
-        bank = bank.clone(memory_format=torch.channels_last)  # a copy: strides of one channel suit both formats
+        bank = bank_channels_last(bank)
     if torch.compiler.is_compiling() and not decomposes(x) and not autocasts(x):
         return torch.ops.coattend.convolution(x, bank, bias, stride, padding, dilation, groups, poses)
     return planes_conv2d(x, bank, bias, stride, padding, dilation, groups, poses)
+
+
+def bank_channels_last(bank: Tensor) -> Tensor:
+    """Return filters in channels-last format, themselves if they have its strides.
+
+    Filters of one channel have strides that suit both formats; convolutions take them for the other one.
+    """
+    inputs, height, width = bank.shape[1:]
+    if bank.stride() == (height * width * inputs, 1, width * inputs, inputs):
+        return bank
+    return bank.clone(memory_format=torch.channels_last)
 
 
 def convolve_blocks(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, tables: BlockTables) -> Tensor:

@@ -31,6 +31,7 @@ def group_conv_transpose2d(
     *,
     kernel_size: int | None = None,
     tables: GroupTables | None = None,
+    bank: Tensor | None = None,
 ) -> Tensor:
     """Apply the adjoint of :func:`group_conv2d` with the same weight, stride, padding, dilation and groups.
 
@@ -48,6 +49,7 @@ def group_conv_transpose2d(
             convolution leaves as many over; neither of the two commutes with the group then.
         relative: see :func:`group_conv2d`.
         tables: the tables of :func:`coattend.functional.tables.group_tables`, if they are at hand.
+        bank: the turned filters, see :mod:`coattend.functional.filter_bank`, if they are at hand.
 
     Returns a map (batch, out, group, height', width').
 
@@ -71,8 +73,9 @@ def group_conv_transpose2d(
     extra = checked_output_padding(name, output_padding, geometry)
     if relative is not None and tuple(relative) == (0,):
         return _transpose_poses(x, turn_filters(weight[:, :, 0], tables.turns), bias, geometry, extra)
-    bank, biases = group_filters(weight, tables.turns, tables.relative), repeat_bias(bias, group.order)
-    return _transpose(folded(x), bank, biases, geometry, extra, 1).unflatten(1, (-1, group.order))
+    bank = group_filters(weight, tables.turns, tables.relative) if bank is None else bank
+    planes = _transpose(folded(x), bank, repeat_bias(bias, group.order), geometry, extra, 1)
+    return planes.unflatten(1, (-1, group.order))
 
 
 def _transpose_poses(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, extra: int) -> Tensor:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from coattend.functional import build_kernels
 from coattend.functional.checks import checked_relative
+from coattend.functional.dispatch import is_eager
 from coattend.functional.geometry import Geometry, Size, check_fits, checked_geometry
-from coattend.functional.planes import repeat_bias
+from coattend.functional.layout import prefers_channels_last
+from coattend.functional.planes import bank_channels_last, repeat_bias
 from coattend.functional.tables import Turns, turn_tables
 from coattend.groups import Filters, FiniteGroup, filter_rings, get_group
 from coattend.nn.checks import check_dtype, check_image, check_integer, check_map, check_planar
@@ -23,6 +25,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Device = torch.device | str | None
+
+
+class KeptFilters(NamedTuple):
+    """Turned filters of a layer in evaluation, with the weight and the format that they were computed for."""
+
+    weight: Tensor
+    channels_last: bool
+    bank: Tensor
+
+    def suit(self, weight: Tensor, channels_last: bool) -> bool:
+        """Whether a weight has the same bits, however it may have been changed in between, and the format is wanted."""
+        same = (self.weight.dtype, self.channels_last) == (weight.dtype, channels_last)
+        return same and torch.equal(self.weight, weight)
 
 
 class PoseConv2d(TabledModule):
@@ -46,6 +61,7 @@ class PoseConv2d(TabledModule):
     filter_on_group: ClassVar[bool] = False
     input_on_group: ClassVar[bool] = False
     turns: Tensor
+    _kept: KeptFilters | None = None
 
     def __init__(
         self,
@@ -103,6 +119,14 @@ class PoseConv2d(TabledModule):
         new = {"filter_form": state["interpolation"], "coefficient_scale": 1.0, "_buffers": buffers}
         super().__setstate__({**state, **new})
         self._make_tables(self.weight)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
+
+    def train(self, mode: bool = True) -> Self:
+        """See ``torch.nn.Module.train``; turned filters are kept in evaluation only."""
+        self._kept = None
+        return super().train(mode)
 
     def filters(self) -> Tensor:
         """Return the turned filters of the plain convolution that the layer applies to the planes of its input."""
@@ -205,6 +229,23 @@ class PoseConv2d(TabledModule):
     def _arguments(self) -> tuple[int, int, int, int, str, Filters]:
         """Return the arguments of the functional form that follow the group."""
         return self.stride, self.padding, self.dilation, self.groups, self.padding_mode, self.filter_form
+
+    def _kept_filters(self, x: Tensor) -> Tensor | None:
+        """Return the turned filters for evaluation without gradients, kept until the weight changes; else None.
+
+        To compare the weight takes a fraction of the time of turning it, which small images and batches would not make
+        up for. On a GPU a comparison would wait for the device.
+        """
+        weight = self.weight
+        plain = all(type(tensor) in (Tensor, nn.Parameter) for tensor in (x, weight))
+        if self.training or torch.is_grad_enabled() or not plain or weight.device.type != "cpu" or not is_eager(weight):
+            return None
+        channels_last, kept = prefers_channels_last(x), self._kept
+        if kept is None or not kept.suit(weight, channels_last):
+            bank = self.filters()
+            bank = bank_channels_last(bank) if channels_last else bank.contiguous()
+            self._kept = kept = KeptFilters(weight.detach().clone(), channels_last, bank)
+        return kept.bank
 
     def _check(self, x: Tensor) -> None:
         """Require an input of the layer's shape, device and dtype that the kernel fits."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from coattend.functional import group_conv2d, lifting_conv2d, projection_conv2d
 from coattend.functional.filter_bank import lifting_filters, pose_filters, projection_filters, table_filters
 from coattend.functional.geometry import Size
+from coattend.functional.planes import reads_own_pose
 from coattend.functional.pose_blocks import PoseBlocks, blocks_are_faster
 from coattend.functional.tables import BlockTables, GroupTables, group_tables
 from coattend.groups import Filters, FiniteGroup
@@ -68,7 +69,8 @@ class LiftingConv2d(PoseConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        return lifting_conv2d(x, self.weight, self.bias, self.group, *self._arguments(), turns=self._turns())
+        bank = self._kept_filters(x)
+        return lifting_conv2d(x, self.weight, self.bias, self.group, *self._arguments(), turns=self._turns(), bank=bank)
 
     def filters(self) -> Tensor:
         """See :meth:`PoseConv2d.filters`: (out * group, in, k, k)."""
@@ -140,7 +142,8 @@ class GroupConv2d(PoseConv2d):
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
         arguments = (*self._arguments(), self.relative)
-        return group_conv2d(x, self.weight, self.bias, self.group, *arguments, tables=self._group_tables())
+        bank = None if reads_own_pose(self.geometry, self.relative) else self._kept_filters(x)
+        return group_conv2d(x, self.weight, self.bias, self.group, *arguments, tables=self._group_tables(), bank=bank)
 
     def filters(self) -> Tensor:
         """See :meth:`PoseConv2d.filters`: (out * group, in * group, k, k), or, in blocks, those of the blocks."""
@@ -243,8 +246,8 @@ class ProjectionConv2d(PoseConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        arguments = (*self._arguments(), self.attention)
-        return projection_conv2d(x, self.weight, self.bias, self.group, *arguments, turns=self._turns())
+        arguments, bank = (*self._arguments(), self.attention), self._kept_filters(x)
+        return projection_conv2d(x, self.weight, self.bias, self.group, *arguments, turns=self._turns(), bank=bank)
 
     def filters(self) -> Tensor:
         """See :meth:`PoseConv2d.filters`: (out, in * group, k, k), or, before attention, (group * out, in, k, k)."""

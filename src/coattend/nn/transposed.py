@@ -78,7 +78,10 @@ class GroupConvTranspose2d(PoseConv2d):
         self._check(x)
         arguments = self.stride, self.padding, self.output_padding, self.groups, self.dilation, self.filter_form
         tables = GroupTables(self._turns(), self.relative_table, None)
-        return group_conv_transpose2d(x, self.weight, self.bias, self.group, *arguments, self.relative, tables=tables)
+        bank = None if self.relative == (0,) else self._kept_filters(x)  # which are more than those it needs
+        return group_conv_transpose2d(
+            x, self.weight, self.bias, self.group, *arguments, self.relative, tables=tables, bank=bank
+        )
 
     def filters(self) -> Tensor:
         """Return the filters (in * group, out * group, k, k) of the plain transposed convolution that it computes."""
