@@ -12,8 +12,10 @@ from torch import nn
 import coattend as ca
 from coattend.cli import main
 from coattend.conversion import load_converted, save_converted
+from coattend.conversion.recognition import Recognition, recognition
 from coattend.conversion.source import load_source
 from coattend.export import check_certificate
+from coattend.train import changed, get_recipe, train
 
 CODE = """
 from torch import nn
@@ -77,7 +79,7 @@ def test_projection_prints_what_is_left(
         ("absent_module:f", "no module 'absent_module'"),
         ("user_networks:absent", "no function 'absent'"),
         ("user_networks:number", "returned int"),
-        ("nothing", "no file, no model's name and no module:function"),
+        ("nothing", "no file, run folder, model or module:function"),
     ],
 )
 def test_wrong_sources(source: str, message: str, folder: Path) -> None:
@@ -104,3 +106,37 @@ def test_files_of_own_networks_need_the_plain_network(tmp_path: Path) -> None:
         load_converted(tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="expects what equivariantize returned"):
         save_converted(plain, path)
+
+
+class Corner(nn.Module):
+    """Answers 1 if the upper left pixel is bright."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.full_like(x[:, 0, 0, 0], 0.5), x[:, 0, 0, 0]], 1)
+
+
+def test_recognition_counted_by_hand() -> None:
+    images = torch.zeros(2, 1, 4, 4)
+    images[0, 0, 0, 0] = 1  # its corner is at the upper left in one of four poses; the second image is dark in all
+    measured = recognition(Corner(), images, torch.tensor([1, 0]), ca.get_group("p4"))
+    assert measured == Recognition(upright=1.0, in_poses=(1 + 4) / 8, consistent=0.5)
+
+
+def test_projection_says_what_it_costs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run folder knows its data; a file without preprocessing does not; masks are no classes."""
+    torch.set_default_dtype(torch.float32)
+    recipe = changed(get_recipe("quick", "z2cnn"), ["epochs=1", "train_images=128"])
+    train("z2cnn:width=4", recipe, 0, folder / "runs", accelerator="cpu")
+    runs = str(next((folder / "runs").rglob("seed0")))
+    project = ("equivariantize", runs, "--mode", "project", "--group", "p4", "--overwrite", "--to", "out.onnx")
+    assert run(monkeypatch, *project) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "right" in line]
+    assert [line.split(":")[0] for line in lines] == ["before", "after"]
+    assert "100.00 % with one answer" in lines[1]
+    assert "100.00 % with one answer" not in lines[0]
+    assert run(monkeypatch, "equivariantize", "z2cnn:width=4", *project[2:]) == 0
+    assert "measure it with --data" in capsys.readouterr().out
+    assert run(monkeypatch, *project, "--data", "nuclei-mini") == 2
+    assert "expected images with one class each to recognize" in capsys.readouterr().err

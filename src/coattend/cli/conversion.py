@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from coattend._terminal import console, say
+from coattend._terminal import console, say, working
 from coattend.cli.program import Pixels, app, shown
+
+if TYPE_CHECKING:
+    from coattend.conversion import Equivariantized
+    from coattend.conversion.source import Source as LoadedSource
 
 Source = Annotated[tyro.conf.Positional[str], shown("FILE|MODULE:FUNCTION")]
 Dataset = Annotated[tyro.conf.Positional[str], shown("DATA")]
@@ -23,6 +27,7 @@ def equivariantize(
     match: Literal["params", "cost"] = "params",
     strides: Literal["exact", "own-frame", "pool"] = "exact",
     size: Pixels = None,
+    data: Annotated[str | None, shown("DATA")] = None,
     overwrite: bool = False,
 ) -> int:
     """Make a plain network equivariant, exactly, with the weights it has, and write it.
@@ -30,8 +35,8 @@ def equivariantize(
     Example: coattend equivariantize networks:resnet18 --group p4m --size 225 --to out.onnx
 
     Args:
-        file: A .safetensors file of a plain network, a model's name, or module:function for a Python function that
-            returns a network.
+        file: A run folder or .safetensors file of a plain network, a model's name, or module:function for a Python
+            function that returns a network.
         to: The file to write: .safetensors for load_converted, or .onnx, .pt2, .pt for use without this library.
         group: Quarter turns and flips, p4m, or a subgroup of it.
         mode: Average over all poses (inflate), symmetric filters at the cost of the plain network (project), or the
@@ -39,6 +44,8 @@ def equivariantize(
         match: What a template has as much of as the plain network.
         strides: Refuse sizes at which strides are not exact, compute such layers in the frame of each pose, or pool.
         size: Height and width of the images; by default a size at which the network is exact.
+        data: Dataset whose test images are classified before and after, by default the one of a trained file that is
+            projected. Networks of Python functions get pixels from 0 to 1.
         overwrite: Replace an existing file.
     """
     from coattend._files import check_target
@@ -50,13 +57,18 @@ def equivariantize(
     if form is None:
         raise ValueError(f"--to expects a file that ends in {', '.join(FORMATS)}, got {to.name!r}.")
     check_target(to, overwrite)
-    model = load_source(file).float().eval()
+    source = load_source(file)
+    model = source.network.float().eval()
     network = equivariantize(model, group, mode, match=match, strides=strides, size=size)
     pixels = network.image_shape[1]
     say(f"equivariant to {network.group.name} at {pixels} x {pixels} pixels; off its mean by {network.difference:.1e}")
     for record in network.records:
         if record.how in ("own frame", "projected", "convolutions replaced"):
             say(f"{record.layer}: {record.how}, {record.reason}")
+    if data is not None:
+        _say_recognition(source, network, data)
+    elif mode == "project":
+        _say_cost(source, network)
     if form.suffix == ".safetensors":
         save_converted(network, to)
         measured = None
@@ -66,6 +78,31 @@ def equivariantize(
     for line in () if measured is None else str(measured).splitlines():
         say(line)
     return 0
+
+
+def _say_cost(source: LoadedSource, network: Equivariantized) -> None:
+    """Say what projection costs on the data of a trained file, if they are on this machine."""
+    from coattend.data import DataError
+
+    if source.dataset is None:
+        say("what this costs in accuracy is not known; measure it with --data")
+        return
+    try:
+        _say_recognition(source, network, source.dataset)
+    except DataError as error:
+        say(f"what this costs in accuracy is not known; measure it with --data ({error})")
+
+
+def _say_recognition(source: LoadedSource, network: Equivariantized, data: str) -> None:
+    """Say how well test images are recognized before and after the conversion."""
+    from coattend.conversion.recognition import held_out, recognition
+
+    images, labels = held_out(data, network.image_shape[1], source.preprocessing)
+    say(f"{data}, {len(images):,} test images, poses of {network.group.name}")
+    for name, model in (("before", source.network), ("after", network)):
+        with working(f"classifying the test images {name} the conversion"):
+            measured = recognition(model, images, labels, network.group)
+        say(f"{name}: {measured}")
 
 
 @app.command

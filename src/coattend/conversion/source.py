@@ -5,26 +5,43 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import NamedTuple
 
 from torch import nn
 
-from coattend.models import create_model, load_model
+from coattend.data import Preprocessing
+from coattend.models import create_model
+from coattend.models.classifier import load_trained, weights_file
 from coattend.models.registry import MODELS
+from coattend.models.serialization import load_model_file
 
 
-def load_source(source: str) -> nn.Module:
-    """Return the network of a file that save_model wrote, of a model's name, or that ``module:function`` returns.
+class Source(NamedTuple):
+    """A network to convert; of a trained one also its preprocessing, and the name of its dataset."""
+
+    network: nn.Module
+    preprocessing: Preprocessing | None = None
+    dataset: str | None = None
+
+
+def load_source(source: str) -> Source:
+    """Return the network of a run folder or a file, of a model's name, or that ``module:function`` returns.
 
     The module is imported as Python would from the current folder; the function takes no arguments.
     """
-    if os.path.isfile(source):
-        return load_model(source)
+    if os.path.exists(source):
+        path = weights_file(source)
+        network, metadata, _ = load_model_file(path)
+        if "preprocessing" not in metadata:
+            return Source(network)
+        trained = load_trained(path)
+        return Source(trained.network, trained.preprocessing, trained.dataset)
     name, _, function = source.partition(":")
     if name in MODELS:
-        return create_model(source)
+        return Source(create_model(source))
     if not function:
         raise ValueError(
-            f"{source!r} is no file, no model's name and no module:function; expected one of these, such as "
+            f"{source!r} is no file, run folder, model or module:function; expected one of these, such as "
             "networks:resnet18 for the function resnet18() in networks.py."
         )
     folder = os.getcwd()
@@ -42,4 +59,4 @@ def load_source(source: str) -> nn.Module:
     network = getattr(module, function)()
     if not isinstance(network, nn.Module):
         raise ValueError(f"{source} returned {type(network).__name__}, expected a torch.nn.Module.")
-    return network
+    return Source(network)
