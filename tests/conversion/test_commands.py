@@ -130,9 +130,11 @@ def test_projection_says_what_it_costs(
     recipe = changed(get_recipe("quick", "z2cnn"), ["epochs=1", "train_images=128"])
     train("z2cnn:width=4", recipe, 0, folder / "runs", accelerator="cpu")
     runs = str(next((folder / "runs").rglob("seed0")))
-    project = ("equivariantize", runs, "--mode", "project", "--group", "p4", "--overwrite", "--to", "out.onnx")
+    project = ("equivariantize", runs, "--mode", "project", "--overwrite", "--to", "out.onnx")
     assert run(monkeypatch, *project) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "right" in line]
+    printed = capsys.readouterr().out
+    assert "over D4, digest" in printed  # the certificate is about the group, though no layer is over it
+    lines = [line for line in printed.splitlines() if "right" in line]
     assert [line.split(":")[0] for line in lines] == ["before", "after"]
     assert "100.00 % with one answer" in lines[1]
     assert "100.00 % with one answer" not in lines[0]

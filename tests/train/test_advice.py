@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from coattend.data import Dataset, Split
+from coattend.data import Dataset, Split, make_augmentation
 from coattend.report.console import advice_table
 from coattend.train import advice
 from coattend.train.advice import Advice, advise
@@ -51,8 +53,28 @@ def test_the_group_that_made_the_images_is_recommended(poses: tuple[int, ...], o
     result = advise(dataset(poses, other))
     assert result.group == group
     assert result.poses[0].accuracy > 0.95
-    assert advice_table(result).row_count == 9
+    assert advice_table(result).row_count == 10
     assert (group if group != "none" else "no symmetry") in str(result)
+
+
+def turned(degrees: float) -> Dataset:
+    """Return the shapes, each turned by a random angle up to so many degrees."""
+    generator, data = torch.Generator().manual_seed(0), dataset((0,))
+    augment = make_augmentation([f"rotate={degrees}"])
+    splits = [
+        Split(augment(s.images.float(), generator).round().clamp(0, 255).to(torch.uint8), s.labels)
+        for s in data.splits().values()
+    ]
+    return replace(data, **dict(zip(("train", "valid", "test"), splits, strict=True)))
+
+
+def test_the_envelope_has_the_turns_that_occur() -> None:
+    little, much = advise(turned(30)), advise(turned(180))
+    assert little.envelope[0] == much.envelope[0] == 1
+    assert 30 <= little.reach < 90
+    assert f"augment with rotate={little.reach}" in str(little)
+    assert much.reach == 180
+    assert "augment" not in str(much)
 
 
 def test_random_labels_are_undecided() -> None:

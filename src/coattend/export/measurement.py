@@ -111,13 +111,15 @@ def digest_claim(certificate: Certificate, content: str) -> Claim:
 
 
 def checked_group(network: nn.Module) -> FiniteGroup:
-    """Return the group that a network is measured against: its own, quarter turns for a plain network."""
+    """Return the group that a network is measured against: of its layers, else its own, else quarter turns."""
     groups = {group for group in remaining_groups(network) if group.order > 1}
     if len(groups) > 1:
         raise ValueError(
             f"a certificate is about one group, but the network has layers over {', '.join(g.name for g in groups)}."
         )
-    return groups.pop() if groups else get_group("p4")
+    own = getattr(network, "group", None)  # of plain layers with symmetric filters
+    named = own if isinstance(own, FiniteGroup) and own.order > 1 else get_group("p4")
+    return groups.pop() if groups else named
 
 
 def digest_of(tensors: Iterable[tuple[str, NDArray[Any]]]) -> str:

@@ -270,6 +270,8 @@ def advice_table(advice: Advice) -> Table:
         verdict = ("yes" if pose.holds else "no") + ("" if pose.is_sure else ", not sure")
         skill = f"{pose.skill:.2f} [{pose.low:.2f}, {pose.high:.2f}]"
         table.add_row(pose.element, f"{100 * pose.accuracy:.1f}", skill, verdict)
+    if advice.group is not None:
+        table.add_row("any turn, least skill", "", f"{min(advice.envelope.values()):.2f}", f"up to ±{advice.reach}°")
     return table
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coattend.data import Dataset, load_data
+from coattend.data.augmentation import rotate_batch
 from coattend.data.dataset import AnySplit
 from coattend.groups import FiniteGroup, get_group, transform_image
 from coattend.nn.observe import evaluating
@@ -24,6 +26,7 @@ TURNS_HOLD = 0.5  # the share of its skill that the first probe keeps on turned 
 MIRRORS_HOLD = 0.75  # the same for mirrors and the second probe
 LEAST_SIGMAS = 4.0  # by which the probe has to exceed guessing
 NORMAL_95 = 1.96
+ANGLE = 15  # degrees between the turns of the envelope
 WITHOUT = "none"
 # Generators in D4, largest group first.
 GROUPS = {"D4": (1, 4), "C4": (1,), "D2": (2, 4), "C2": (2,), "D1": (4,), WITHOUT: (0,)}
@@ -63,6 +66,8 @@ class Advice:
     - guessing: the accuracy of always answering the most frequent class
     - poses: one line per element of D4, and one for a turn by 45 degrees
     - sure: whether every line is on one side of the threshold
+    - envelope: the skill of the first probe on images turned counter-clockwise, by angle in degrees: the poses that
+      occur together in the data
     """
 
     data: str
@@ -71,6 +76,15 @@ class Advice:
     guessing: float
     images: int
     poses: tuple[PoseEvidence, ...]
+    envelope: Mapping[int, float]
+
+    @property
+    def reach(self) -> int:
+        """The largest angle in degrees up to which turns in both directions hold."""
+        held = 0
+        while held < 180 and min(self.envelope[held + ANGLE], self.envelope[-held - ANGLE]) >= TURNS_HOLD:
+            held += ANGLE
+        return held
 
     def __str__(self) -> str:
         """Return the recommendation as a sentence."""
@@ -81,11 +95,12 @@ class Advice:
                 "use more images."
             )
         certainty = "sure" if self.sure else "not sure: a pose is near the threshold"
+        small = f"; turns by up to {self.reach}° occur, augment with rotate={self.reach}" if 0 < self.reach < 90 else ""
         if self.group == WITHOUT:
-            return f"no symmetry ({certainty}): images in other poses are not recognized; use a plain network."
+            return f"no symmetry ({certainty}): images in other poses are not recognized; use a plain network{small}."
         finer = " or C8, a turn by 45° holds as well" if self.group == "C4" and self.poses[-1].holds else ""
         finer = " or D8, a turn by 45° holds as well" if self.group == "D4" and self.poses[-1].holds else finer
-        return f"{self.group}{finer} ({certainty}): images in its poses are recognized as well as the others."
+        return f"{self.group}{finer} ({certainty}): images in its poses are recognized as well as the others{small}."
 
 
 def advise(data: str | Path | Dataset, seed: int = 0) -> Advice:
@@ -96,6 +111,7 @@ def advise(data: str | Path | Dataset, seed: int = 0) -> Advice:
 
     1. A first probe sees each image a few times only, before it prefers the poses in which single images happen to be.
        Rotations hold if it keeps half of its skill on rotated images.
+       The envelope is its skill on images turned by any angle: a range of small turns is one to augment with.
     2. A second one is trained longer, on images in all these rotations, and so knows the classes in detail. Mirrors
        hold if it keeps three quarters of its skill on mirrored images: the digits 0, 1 and 8 alone give it a half.
 
@@ -103,7 +119,7 @@ def advise(data: str | Path | Dataset, seed: int = 0) -> Advice:
     """
     dataset = data if isinstance(data, Dataset) else load_data(data)
     group = get_group("D4")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(seed)
         images, labels = _small(dataset.train, IMAGES)
         test, targets = _small(dataset.test if len(dataset.test) else dataset.valid, IMAGES // 2)
@@ -120,7 +136,20 @@ def advise(data: str | Path | Dataset, seed: int = 0) -> Advice:
         rotations = _largest(turns, (group.generate((1,)), group.generate((2,)), (0,)))
         second = _probe(images, labels, classes, SECOND_STEPS, group, rotations)
         mirrors = _evidence(second, test, targets, guessing, MIRRORS_HOLD)
-    return _advice(dataset.name, (*turns[:4], *mirrors[4:8], turns[8]), guessing, len(targets), group)
+        envelope = _envelope(first, test, targets, guessing)
+    poses = (*turns[:4], *mirrors[4:8], turns[8])
+    return _advice(dataset.name, poses, guessing, len(targets), group, envelope)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: layers this small gain nothing by more, which on a busy machine wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _largest(poses: tuple[PoseEvidence, ...], subgroups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
@@ -128,13 +157,20 @@ def _largest(poses: tuple[PoseEvidence, ...], subgroups: Iterable[tuple[int, ...
     return next(subgroup for subgroup in subgroups if all(poses[g].holds for g in subgroup if g))
 
 
-def _advice(name: str, poses: tuple[PoseEvidence, ...], guessing: float, images: int, group: FiniteGroup) -> Advice:
+def _advice(
+    name: str,
+    poses: tuple[PoseEvidence, ...],
+    guessing: float,
+    images: int,
+    group: FiniteGroup,
+    envelope: Mapping[int, float],
+) -> Advice:
     deviation = math.sqrt(guessing * (1 - guessing) / images)
     if poses[0].accuracy < guessing + LEAST_SIGMAS * deviation:
-        return Advice(name, None, False, guessing, images, poses)
+        return Advice(name, None, False, guessing, images, poses, envelope)
     subgroups = {group.generate(generators): title for title, generators in GROUPS.items()}
     chosen = subgroups[_largest(poses, subgroups)]
-    return Advice(name, chosen, all(pose.is_sure for pose in poses[:8]), guessing, images, poses)
+    return Advice(name, chosen, all(pose.is_sure for pose in poses[:8]), guessing, images, poses, envelope)
 
 
 def _small(split: AnySplit, most: int) -> tuple[Tensor, Tensor]:
@@ -188,6 +224,18 @@ def _evidence(
         _pose(group.describe(g), r.double(), right[0].double(), guessing, threshold)
         for (group, g), r in zip(moves, right, strict=True)
     )
+
+
+def _envelope(probe: nn.Module, images: Tensor, labels: Tensor, guessing: float) -> dict[int, float]:
+    """Return the skill of the probe on images turned by every angle, of 0 degrees 1; nan if it only guesses."""
+    recognized = {}
+    with evaluating(probe):
+        for degrees in range(-180, 181, ANGLE):
+            moved = rotate_batch(images, torch.tensor([math.radians(degrees)]))
+            answers = torch.cat([probe(part).argmax(1) for part in moved.split(500)])
+            recognized[degrees] = float((answers == labels).double().mean())
+    gain = recognized[0] - guessing
+    return {degrees: (share - guessing) / gain if gain > 0 else math.nan for degrees, share in recognized.items()}
 
 
 def _pose(element: str, right: Tensor, reference: Tensor, guessing: float, threshold: float) -> PoseEvidence:
