@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Device = torch.device | str | None
 
 
-class KeptFilters(NamedTuple):
+class CachedFilters(NamedTuple):
     """Turned filters of a layer in evaluation, with the weight and the format that they were computed for."""
 
     weight: Tensor
@@ -61,7 +61,7 @@ class PoseConv2d(TabledModule):
     filter_on_group: ClassVar[bool] = False
     input_on_group: ClassVar[bool] = False
     turns: Tensor
-    _kept: KeptFilters | None = None
+    _cache: CachedFilters | None = None
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class PoseConv2d(TabledModule):
         self._make_tables(self.weight)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
+        return {name: value for name, value in self.__dict__.items() if name != "_cache"}
 
     def train(self, mode: bool = True) -> Self:
         """See ``torch.nn.Module.train``; turned filters are kept in evaluation only."""
-        self._kept = None
+        self._cache = None
         return super().train(mode)
 
     def filters(self) -> Tensor:
@@ -230,7 +230,7 @@ class PoseConv2d(TabledModule):
         """Return the arguments of the functional form that follow the group."""
         return self.stride, self.padding, self.dilation, self.groups, self.padding_mode, self.filter_form
 
-    def _kept_filters(self, x: Tensor) -> Tensor | None:
+    def _cached_filters(self, x: Tensor) -> Tensor | None:
         """Return the turned filters for evaluation without gradients, kept until the weight changes; else None.
 
         To compare the weight takes a fraction of the time of turning it, which small images and batches would not make
@@ -240,12 +240,12 @@ class PoseConv2d(TabledModule):
         plain = all(type(tensor) in (Tensor, nn.Parameter) for tensor in (x, weight))
         if self.training or torch.is_grad_enabled() or not plain or weight.device.type != "cpu" or not is_eager(weight):
             return None
-        channels_last, kept = prefers_channels_last(x), self._kept
-        if kept is None or not kept.suit(weight, channels_last):
+        channels_last, cache = prefers_channels_last(x), self._cache
+        if cache is None or not cache.suit(weight, channels_last):
             bank = self.filters()
             bank = bank_channels_last(bank) if channels_last else bank.contiguous()
-            self._kept = kept = KeptFilters(weight.detach().clone(), channels_last, bank)
-        return kept.bank
+            self._cache = cache = CachedFilters(weight.detach().clone(), channels_last, bank)
+        return cache.bank
 
     def _check(self, x: Tensor) -> None:
         """Require an input of the layer's shape, device and dtype that the kernel fits."""

@@ -69,7 +69,7 @@ class LiftingConv2d(PoseConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        bank = self._kept_filters(x)
+        bank = self._cached_filters(x)
         return lifting_conv2d(x, self.weight, self.bias, self.group, *self._arguments(), turns=self._turns(), bank=bank)
 
     def filters(self) -> Tensor:
@@ -142,7 +142,7 @@ class GroupConv2d(PoseConv2d):
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
         arguments = (*self._arguments(), self.relative)
-        bank = None if reads_own_pose(self.geometry, self.relative) else self._kept_filters(x)
+        bank = None if reads_own_pose(self.geometry, self.relative) else self._cached_filters(x)
         return group_conv2d(x, self.weight, self.bias, self.group, *arguments, tables=self._group_tables(), bank=bank)
 
     def filters(self) -> Tensor:
@@ -246,7 +246,7 @@ class ProjectionConv2d(PoseConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        arguments, bank = (*self._arguments(), self.attention), self._kept_filters(x)
+        arguments, bank = (*self._arguments(), self.attention), self._cached_filters(x)
         return projection_conv2d(x, self.weight, self.bias, self.group, *arguments, turns=self._turns(), bank=bank)
 
     def filters(self) -> Tensor:

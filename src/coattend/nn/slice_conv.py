@@ -116,7 +116,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             *self._arguments(),
             self.relative,
             tables=SliceTables(self._turns(), self.poses, self.rows),
-            bank=self._kept_filters(x),
+            bank=self._cached_filters(x),
             in_parts=isinstance(attention, PoseAttention) and attention.is_fusible(),
         )
 

@@ -78,7 +78,7 @@ class GroupConvTranspose2d(PoseConv2d):
         self._check(x)
         arguments = self.stride, self.padding, self.output_padding, self.groups, self.dilation, self.filter_form
         tables = GroupTables(self._turns(), self.relative_table, None)
-        bank = None if self.relative == (0,) else self._kept_filters(x)  # which are more than those it needs
+        bank = None if self.relative == (0,) else self._cached_filters(x)  # which are more than those it needs
         return group_conv_transpose2d(
             x, self.weight, self.bias, self.group, *arguments, self.relative, tables=tables, bank=bank
         )

@@ -65,7 +65,7 @@ def test_filters_are_turned_once(layer: PoseConv2d, monkeypatch: pytest.MonkeyPa
     assert not turned
     for _ in range(3):
         assert torch.equal(layer(x), expected)
-    assert len(turned) == (0 if layer.relative == (0,) and layer._kept is None else 1)
+    assert len(turned) == (0 if layer.relative == (0,) and layer._cache is None else 1)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -93,7 +93,7 @@ def test_other_precisions_and_formats(layer: PoseConv2d) -> None:
     assert torch.equal(y, fresh(layer, x.double()))
 
 
-def test_gradients_do_not_meet_kept_filters(layer: PoseConv2d) -> None:
+def test_gradients_do_not_meet_cache_filters(layer: PoseConv2d) -> None:
     x = image_of(layer)
     with torch.inference_mode():
         layer(x)
@@ -107,10 +107,10 @@ def test_copies_and_files_do_not_have_them(layer: PoseConv2d) -> None:
     x = image_of(layer)
     y = layer(x)
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert other._kept is None
+        assert other._cache is None
         assert torch.equal(other(x), y)
     layer.train()
-    assert layer._kept is None
+    assert layer._cache is None
 
 
 @torch.no_grad()
