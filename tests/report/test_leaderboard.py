@@ -120,7 +120,7 @@ def test_training_a_row_writes_its_file_the_page_and_the_picture(
     monkeypatch.setattr(entries_module, "ROUNDS", 1)
     settings = ("epochs=1", "train_images=64")
     runs, model = tmp_path / "runs", "z2cnn:width=3"
-    cli.runs.leaderboard((model,), "1,0", data="mini", settings=settings, folder=runs)
+    cli.grids.leaderboard((model,), "1,0", data="mini", settings=settings, folder=runs)
     board = runs / "leaderboard"
     ((kind, entries),) = read_entries(board).items()
     assert (kind.model, kind.recipe, kind.data) == (model, "strong", "mini")
@@ -138,7 +138,7 @@ def test_training_a_row_writes_its_file_the_page_and_the_picture(
     before = row_file(board, kind).stat().st_mtime_ns
     monkeypatch.setattr(entries_module, "measured_entry", None)
     assert add_run(board, folder) == entries[1]
-    cli.runs.leaderboard((model,), "0,1", data="mini", settings=settings, folder=runs)
+    cli.grids.leaderboard((model,), "0,1", data="mini", settings=settings, folder=runs)
     assert row_file(board, kind).stat().st_mtime_ns == before
 
 
@@ -162,9 +162,9 @@ def test_weights_that_do_not_give_the_recorded_error_are_refused(
 
 def test_recipes_that_hold_images_back_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"trains on all images, train_on=train\+valid, got house"):
-        cli.runs.leaderboard(("p4cnn",), recipe="house", data="mini", folder=tmp_path)
+        cli.grids.leaderboard(("p4cnn",), recipe="house", data="mini", folder=tmp_path)
     with pytest.raises(ValueError, match="leave out test_images=10"):
-        cli.runs.leaderboard(("p4cnn",), data="mini", settings=("test_images=10",), folder=tmp_path)
+        cli.grids.leaderboard(("p4cnn",), data="mini", settings=("test_images=10",), folder=tmp_path)
 
 
 def test_a_step_is_measured_relative_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_reproduce_shows_a_table_and_leaves_the_published_ledger_alone(
     small = ("data=mini", "epochs=1", "train_images=32", "test_images=20", "equivariance_every=0")
     other = changed(get_recipe("quick", "p4cnn"), ["epochs=1", "train_images=32", "test_images=20"])
     train("p4cnn:width=1", other, 0, "runs")  # not asked for
-    assert cli.runs.reproduce(("z2cnn",), settings=small) == 0
+    assert cli.grids.reproduce(("z2cnn",), settings=small) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     (row,) = (words for words in lines if words[:2] == ["z2cnn", "5.03"])
     (run,) = read_records(tmp_path / "runs" / "ledger" / RUNS)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from coattend.cli import runs
+from coattend.cli import training
 from coattend.train import loop, memory
 
 SCRIPT = """
@@ -42,9 +42,9 @@ def test_only_the_command_line_changes_the_process(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append(True))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for accelerator, expected in (("cuda", 0), ("cpu", 1), ("auto", 2)):
-        runs._keep_memory(accelerator)
+        training.keep_memory(accelerator)
         assert len(calls) == expected
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    runs._keep_memory("auto")
+    training.keep_memory("auto")
     assert len(calls) == 2
     assert not hasattr(loop, "keep_freed_memory")

@@ -13,9 +13,11 @@ import coattend as ca
 from coattend.data import load_data, make_preprocessing
 from coattend.groups.action import transform_map
 from coattend.models.pretrained import pretrained_file
-from coattend.train import RunError, RunFolder, changed, compare, load_trained, precision, train
+from coattend.train import RunError, RunFolder, changed, load_trained, precision, train
 from coattend.train.checkpoint import Checkpoint
+from coattend.train.comparison import compare_jobs
 from coattend.train.evaluate import evaluate_classifier
+from coattend.train.job import jobs_of
 from coattend.train.recipe import Recipe
 from coattend.train.row import IncomparableError
 from coattend.train.run_folder import WALL_CLOCK
@@ -139,7 +141,7 @@ def test_auto_is_recorded_and_kept_whatever_the_machine_says_later(
     new = train(MODEL, AUTO, 1, tmp_path, accelerator="cpu")
     assert "precision=32-true" in new.settings
     with pytest.raises(IncomparableError, match="choose one precision for all seeds"):
-        compare([MODEL], [0, 1], "quick", tmp_path, settings=AUTO.settings, accelerator="cpu")
+        compare_jobs(jobs_of([MODEL], [0, 1], "quick", tmp_path, settings=AUTO.settings, accelerator="cpu"))
 
 
 def test_16_bit_floats_are_refused_without_a_gpu(tmp_path: Path) -> None:

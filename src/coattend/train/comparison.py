@@ -13,6 +13,7 @@ from coattend.train.job import Job, jobs_of, train_in_turn
 from coattend.train.processes import is_first
 from coattend.train.record import Record
 from coattend.train.row import IncomparableError, Row, difference, paired
+from coattend.train.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -40,41 +41,33 @@ def compare(
     *,
     data: str | None = None,
     settings: Sequence[str] = (),
-    accelerator: str = "auto",
-    devices: int = 1,
-    nodes: int = 1,
-    run: Callable[[Sequence[Job]], None] = train_in_turn,
 ) -> Comparison | None:
     """Train every model with every seed, continuing what is there, and compare the others with the first.
 
-    ``run`` trains all jobs, by default one after the other in this process; :mod:`coattend.grid` has others.
     In training by several processes, only the first returns the comparison; the others return None.
     """
-    if not models or not seeds:
+    return compare_jobs(jobs_of(models, seeds, recipe_name, root, data=data, settings=settings))
+
+
+def compare_jobs(jobs: Sequence[Job], run: Callable[[Sequence[Job]], None] = train_in_turn) -> Comparison | None:
+    """Train the runs of a grid and compare its networks with the first, as :func:`compare` does.
+
+    ``run`` trains all jobs, by default one after the other in this process; :mod:`coattend.grid` has others.
+    """
+    if not jobs:
         raise ValueError("compare expects the names of networks, the first to measure the others against, and seeds.")
-    root = Path(root)
-    jobs = jobs_of(
-        models,
-        seeds,
-        recipe_name,
-        root,
-        data=data,
-        settings=settings,
-        accelerator=accelerator,
-        devices=devices,
-        nodes=nodes,
-    )
     run(jobs)
     if not is_first():
         return None
-    folders = {model: [job.folder for job in jobs if job.model == model] for model in models}
-    rows = [_row([folder.record() for folder in folders[model]]) for model in models]
-    first, *others = rows
+    folders: dict[str, list[RunFolder]] = {}
+    for job in jobs:
+        folders.setdefault(job.model, []).append(job.folder)
+    first, *others = (_row([folder.record() for folder in runs]) for runs in folders.values())
     compared = (first, *(replace(row, against_first=difference(paired(first, row))) for row in others))
-    paths = tuple(str(folder.path) for model in models for folder in folders[model])
-    kind = first.kind
-    comparison = Comparison(kind.recipe_name, Path(kind.data).name, kind.provenance, tuple(seeds), compared, paths)
-    write_atomically(root / "comparison.json", (json.dumps(comparison.to_dict(), indent=1) + "\n").encode())
+    paths = tuple(str(folder.path) for runs in folders.values() for folder in runs)
+    kind, seeds = first.kind, tuple(dict.fromkeys(job.seed for job in jobs))
+    comparison = Comparison(kind.recipe_name, Path(kind.data).name, kind.provenance, seeds, compared, paths)
+    write_atomically(jobs[0].root / "comparison.json", (json.dumps(comparison.to_dict(), indent=1) + "\n").encode())
     return comparison
 
 
