@@ -29,10 +29,15 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
     original = ca.nn.GroupBatchNorm2d.normalize
 
     def normalize(
-        self: object, x: Tensor, matrix: Tensor | None = None, relu: bool = False, in_place: bool = False
+        self: object,
+        x: Tensor,
+        matrix: Tensor | None = None,
+        relu: bool = False,
+        in_place: bool = False,
+        bias: Tensor | None = None,
     ) -> Tensor:
         calls.append((matrix is not None, relu))
-        return original(self, x, matrix, relu, in_place)  # type: ignore[arg-type]
+        return original(self, x, matrix, relu, in_place, bias)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ca.nn.GroupBatchNorm2d, "normalize", normalize)
     return calls
@@ -128,3 +133,47 @@ def test_overwrites_only_what_nobody_else_reads(attends: bool, value: float) -> 
             torch.testing.assert_close(network[0](x), before_norm, equal_nan=True)
         torch.testing.assert_close(own, again, equal_nan=True)
         torch.testing.assert_close(own, network(x).detach(), equal_nan=True)
+
+
+def slices() -> list[nn.Module]:
+    conv = ca.nn.SliceCoAttentiveConv2d(3, 3, 3, group="p4")
+    nn.init.normal_(conv.bias)
+    return [conv, ca.nn.GroupBatchNorm2d(3), nn.ReLU()]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_norm_takes_the_bias_of_slices(training: bool, gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = slices()
+    fused, plain = FusedSequential(*parts), nn.Sequential(*slices())
+    plain.load_state_dict(fused.state_dict())
+    calls, x = count(monkeypatch), channels_last(torch.randn(4, 3, 4, 8, 8))
+    with memory_format("channels_last"):
+        for number in range(2):  # the second pass in evaluation has running statistics that the first one moved
+            for model in (fused, plain):
+                model.train(training or number == 0)
+            with torch.set_grad_enabled(gradients):
+                actual, expected = fused(x), plain(x)
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+            for name, buffer in plain.named_buffers():
+                torch.testing.assert_close(fused.get_buffer(name), buffer, rtol=1e-4, atol=1e-6)
+    assert (False, True) in calls
+    if gradients:
+        for y in (actual, expected):
+            (y * torch.arange(y.numel()).view_as(y)).sum().backward()
+        for (name, parameter), other in zip(fused.named_parameters(), plain.parameters(), strict=True):
+            assert parameter.grad is not None
+            assert other.grad is not None
+            if training and name == "0.bias":
+                assert bool((parameter.grad == 0).all())  # exactly; one by one it is what rounding leaves
+                continue
+            scale = other.grad.abs().max()
+            torch.testing.assert_close(parameter.grad / scale, other.grad / scale, rtol=1e-3, atol=1e-4)
+
+
+def test_slices_keep_the_type_of_autocast() -> None:
+    conv, x = slices()[0], torch.randn(2, 3, 4, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = conv(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), conv(x), rtol=0.05, atol=0.05)

@@ -96,5 +96,5 @@ def repeat_bias(bias: Tensor | None, poses: int) -> Tensor | None:
 
 
 def add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
-    """Add one bias per channel, the second axis."""
-    return y if bias is None else y + bias.reshape(-1, *(1 for _ in y.shape[2:]))
+    """Add one bias per channel, the second axis; as in a convolution under autocast, the map keeps its type."""
+    return y if bias is None else y + bias.to(y.dtype).reshape(-1, *(1 for _ in y.shape[2:]))

@@ -88,21 +88,37 @@ class GroupBatchNorm2d(_BatchNorm):
         joint = self.sync and dist.is_available() and dist.is_initialized()
         return torch.is_tensor(x) and x.ndim == 5 and not joint and fuses_norm(x, self.num_features, order)
 
-    def normalize(self, x: Tensor, matrix: Tensor | None = None, relu: bool = False, in_place: bool = False) -> Tensor:
+    def takes_bias(self) -> bool:
+        """Return whether :meth:`normalize` takes the bias of the layer before it, which moves the mean and no more.
+
+        With statistics of the batch the bias has no effect, and its gradient is zero.
+        """
+        return self.weight is not None and (self.training or not torch.is_grad_enabled())
+
+    def normalize(
+        self,
+        x: Tensor,
+        matrix: Tensor | None = None,
+        relu: bool = False,
+        in_place: bool = False,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """Apply the layer after co-attention with a matrix, if one is given, and before a ReLU, in one pass.
 
-        ``in_place`` allows to overwrite the map: nobody else reads it.
+        ``in_place`` allows to overwrite the map: nobody else reads it. ``bias`` (channels,) is that of the layer
+        before, not yet added to the map; :meth:`takes_bias` has to hold.
         """
         self._check_input_dim(x)
+        weight = self.weight if bias is None else self.weight + 0 * bias  # a gradient for it, though it is zero
         running = None
         if not self.training and self.running_mean is not None and self.running_var is not None:
-            running = self.running_mean, self.running_var
+            running = self.running_mean if bias is None else self.running_mean - bias, self.running_var
             if in_place and is_eager(x) and not torch.is_grad_enabled():
-                return normalize_in_place(x, self.weight, self.bias, running, self.eps, matrix, relu)
-        y, mean, variance = normalize(x, self.weight, self.bias, running, self.eps, matrix, relu)
+                return normalize_in_place(x, weight, self.bias, running, self.eps, matrix, relu)
+        y, mean, variance = normalize(x, weight, self.bias, running, self.eps, matrix, relu)
         if self.training and self.track_running_stats:
             count = x.numel() // self.num_features
-            self._update_running(mean, variance * (count / (count - 1)))
+            self._update_running(mean if bias is None else mean + bias.detach(), variance * (count / (count - 1)))
         return y
 
     def extra_repr(self) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from coattend.functional.planes import add_bias
 from coattend.nn.co_attention import CoAttention
 from coattend.nn.conv import GroupConv2d, LiftingConv2d
 from coattend.nn.hooks import has_hooks
@@ -20,8 +21,9 @@ class FusedSequential(nn.Sequential):
 
     Co-attention, batch norm and ReLU that follow one another are one pass over the map forward and one backward. The
     input of the first one is saved for the backward pass; of all three together also the result, which the next layer
-    saves in any case. A layer with a hook, a subclass or a layer whose ``forward`` is replaced is called on its own.
-    Without gradients, a norm in evaluation overwrites the map of a convolution before it.
+    saves in any case. A norm takes the bias of a slice-attentive convolution before it, which would be a pass of its
+    own. A layer with a hook, a subclass or a layer whose ``forward`` is replaced is called on its own. Without
+    gradients, a norm in evaluation overwrites the map of a convolution before it.
     """
 
     def forward(self, x: Tensor | fx.Proxy) -> Any:
@@ -33,15 +35,30 @@ class FusedSequential(nn.Sequential):
         layers = list(self)
         position, is_own = 0, False  # whether the layers here made the map, which nobody else reads then
         while position < len(layers):
-            fused = self._fused(layers[position : position + 3], x, is_own)
+            layer = layers[position]
+            fused = self._with_norm(layers[position : position + 3], x) or self._fused(
+                layers[position : position + 3], x, is_own
+            )
             if fused is None:
-                layer = layers[position]
                 x = layer(x)
                 position, is_own = position + 1, any(_is_plain(layer, kind) for kind in CONVOLUTIONS)
             else:
                 x, number = fused
                 position += number
         return x
+
+    def _with_norm(self, layers: list[nn.Module], x: Tensor) -> tuple[Tensor, int] | None:
+        """Return what a slice-attentive convolution and the layers after it compute, if a norm takes its bias."""
+        conv, norm = (*layers, None)[:2]
+        if not (isinstance(conv, SliceCoAttentiveConv2d) and _is_plain(conv, SliceCoAttentiveConv2d)):
+            return None
+        if not (isinstance(norm, GroupBatchNorm2d) and _is_plain(norm, GroupBatchNorm2d) and norm.takes_bias()):
+            return None
+        y = conv.without_bias(x)
+        if conv.bias is None or not norm.fuses(y):
+            return add_bias(y, conv.bias), 1
+        relu = len(layers) > 2 and _is_plain(layers[2], nn.ReLU)
+        return norm.normalize(y, None, relu, in_place=True, bias=conv.bias), 2 + relu
 
     def _fused(self, layers: list[nn.Module], x: Tensor, is_own: bool) -> tuple[Tensor, int] | None:
         """Return what the first layers compute together and their number, or None if they do not."""

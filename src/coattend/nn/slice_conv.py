@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from coattend.functional import slice_attentive_conv2d
 from coattend.functional.filter_bank import slice_filters
 from coattend.functional.geometry import Size
+from coattend.functional.planes import add_bias
 from coattend.functional.tables import SliceTables, slice_tables
 from coattend.groups import Filters, FiniteGroup
 from coattend.nn._conv_base import Device, PoseConv2d
@@ -105,12 +106,16 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             )
 
     def forward(self, x: Tensor) -> Tensor:
+        return add_bias(self.without_bias(x), self.bias)
+
+    def without_bias(self, x: Tensor) -> Tensor:
+        """Return the output before the bias is added, for a norm that takes the bias into its mean."""
         self._check(x)
         attention: nn.Module = self.attention
         return slice_attentive_conv2d(
             x,
             self.weight,
-            self.bias,
+            None,
             self.group,
             self._attend_slices,
             *self._arguments(),
