@@ -134,6 +134,39 @@ def test_a_run_continues_with_the_threads_that_it_began_with(tmp_path: Path) -> 
     assert threads_of(job.folder, 7) == 7
 
 
+def test_a_process_trains_one_job_after_another(tmp_path: Path) -> None:
+    """Also after one that was killed while it was idle; all of them end with the grid."""
+    jobs = small_jobs(tmp_path, epochs=1, models=("z2cnn:width=1",), seeds=(0, 1, 2))
+    seen: dict[str, set[str]] = {job.name: set() for job in jobs}
+    pool = LocalPool(1)
+
+    def watch(states: Sequence[State]) -> None:
+        for state in states:
+            if state.attempt is not None:
+                seen[state.job.name].add(state.attempt.where)
+
+    run_jobs(jobs[:2], pool, 0, watch)
+    (process,) = set.union(*seen.values())
+    assert all(where == {process} for where in list(seen.values())[:2])
+    assert not pool.idle
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(process.split()[-1]), 0)
+    for job in jobs:
+        assert (job is jobs[2]) == (job.result() is None)
+
+    idle = pool.start(jobs[2])
+    while idle.ending() is None:
+        time.sleep(0.1)
+    (left,) = pool.idle
+    os.killpg(left.pid, signal.SIGKILL)
+    (other,) = small_jobs(tmp_path / "other", epochs=1, models=("z2cnn:width=1",))
+    run_jobs([other], pool, 1)
+    assert other.result() is not None
+    log = (other.folder.path / "log.txt").read_text()
+    assert "finished: test error" in log
+    assert "ended" not in log
+
+
 def test_workers_are_counted_from_one() -> None:
     with pytest.raises(ValueError, match="workers must be a whole number of at least 1, got 0"):
         LocalPool(0)

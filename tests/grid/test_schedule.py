@@ -45,6 +45,9 @@ class ScriptedPool:
         self.workers, self.stopped, self.started = workers, [], []
         self.endings = defaultdict(list, {int(name[-1]): list(ends) for name, ends in endings.items()})
 
+    def close(self) -> None:
+        self.is_closed = True
+
     def has_room(self, active: int) -> bool:
         return active < self.workers
 

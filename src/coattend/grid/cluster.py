@@ -91,6 +91,9 @@ class RayPool:
         marker, job = self.markers[job.root], replace(job, root=job.root.absolute())
         return RayAttempt(job, marker, self.cpus, self._share(job))
 
+    def close(self) -> None:
+        """Do nothing: Ray ends its own processes."""
+
     def lacks(self, job: Job) -> str | None:
         """Return which machines the cluster does not have, and for which Ray would wait forever; None if it has all."""
         share = self._share(job)

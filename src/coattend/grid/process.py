@@ -1,7 +1,8 @@
-"""A job in a process of its own."""
+"""Jobs in processes of their own."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from coattend.grid.leash import ENDED
 from coattend.models.records import MachineError
 from coattend.train.job import Job
 from coattend.train.run_folder import InUseError, RunFolder
@@ -51,30 +53,53 @@ class Ending:
 
 
 class TrainingProcess:
-    """The process of one attempt at a job; what it prints is appended to log.txt in the folder of the run."""
+    """A process that trains a job, or, if it ``serves``, more of them afterwards.
 
-    def __init__(self, job: Job, threads: int, environment: Mapping[str, str] | None = None, log: str = LOG) -> None:
+    What it prints is appended to log.txt in the folder of the run.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        threads: int,
+        environment: Mapping[str, str] | None = None,
+        log: str = LOG,
+        serves: bool = False,
+    ) -> None:
+        self.threads = threads_of(job.folder, threads)
+        self.serves = serves
         self._last: deque[str] = deque(maxlen=LINES)
-        path = job.folder.path
-        path.mkdir(parents=True, exist_ok=True)
+        self._code: int | None = None
+        self._log = _log_of(job, log)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "coattend.grid.leash", *job.arguments()],
+            [sys.executable, "-m", "coattend.grid.leash", *(() if serves else job.arguments())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads_of(job.folder, threads)), **(environment or {})},
+            env={**os.environ, "OMP_NUM_THREADS": str(self.threads), **(environment or {})},
             start_new_session=True,  # Ctrl-C reaches the starter alone, which ends all
         )
-        self._reader = threading.Thread(target=self._read, args=(path / log,), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        if serves:
+            self._send(job)
 
     @property
     def pid(self) -> int:
         """The number of the process, which is also that of its group."""
         return self._process.pid
 
+    def train(self, job: Job) -> None:
+        """Train another job after one that has ended well; raises OSError if the process has ended meanwhile."""
+        self._last.clear()
+        self._code, self._log = None, _log_of(job, LOG)
+        self._send(job)
+
     def ending(self) -> Ending | None:
-        """Return how it ended; None while it runs."""
+        """Return how the job ended; None while it runs."""
+        code = self._code
+        if code == 0:
+            return Ending(0, reason_of(0, list(self._last)))
         code = self._process.poll()
         if code is None:
             return None
@@ -88,15 +113,32 @@ class TrainingProcess:
         self._process.wait()
         self._reader.join()
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # a command that it never read
+                self._process.stdin.close()
 
-    def _read(self, log: Path) -> None:
+    def _send(self, job: Job) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job.arguments()).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> None:
         """Copy the output into the log; if the disk is full, the training must not be the one that fails to print."""
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
-                self._last.append(line.decode(errors="replace").rstrip())
-                _append(log, line)
+                text = line.decode(errors="replace").rstrip()
+                if self.serves and text.startswith(ENDED):
+                    self._code = int(text.removeprefix(ENDED))
+                    continue
+                self._last.append(text)
+                _append(self._log, line)
+
+
+def _log_of(job: Job, name: str) -> Path:
+    """Return the log of a run, whose folder is made."""
+    path = job.folder.path
+    path.mkdir(parents=True, exist_ok=True)
+    return path / name
 
 
 def reason_of(code: int, lines: list[str]) -> str:

@@ -53,6 +53,10 @@ class Pool(Protocol):
         """Start a job; raises OSError if the machine refuses."""
         ...
 
+    def close(self) -> None:
+        """End the processes in which no job runs."""
+        ...
+
 
 @dataclass
 class State:
@@ -96,6 +100,7 @@ def run_jobs(
         for state in active:
             if state.attempt is not None:
                 state.attempt.stop()
+        pool.close()
     watch(states)
     failed = [state for state in states if state.status == "failed"]
     if failed:
