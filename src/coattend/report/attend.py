@@ -14,6 +14,7 @@ from coattend.groups import FiniteGroup
 from coattend.models import network_name
 from coattend.models.classifier import Classifier, load_trained
 from coattend.report.attention_figure import attention_figure
+from coattend.report.generated_figure import GeneratedFilters, generated_figure, generated_filters
 from coattend.report.matrix_figure import has_matrices, matrices_figure
 from coattend.report.style import save
 from coattend.report.views import LayerView, has_attention, layer_views, posed
@@ -29,6 +30,7 @@ class PosedViews:
     - group: the group that moves the image
     - inputs: the image in every pose, (element, channels, height, width), from 0 to 255
     - row_names: each pose with the class that the network predicts for it
+    - generated: the filters of layers that generate them
     """
 
     network: str
@@ -36,11 +38,19 @@ class PosedViews:
     inputs: Tensor
     row_names: tuple[str, ...]
     views: tuple[LayerView, ...]
+    generated: tuple[GeneratedFilters, ...] = ()
 
     def figure(self, layer: int) -> Figure:
         """Draw a layer, counted from 0."""
         title = f"{self.network}: layer {layer + 1} of {len(self.views)}"
         return attention_figure(self.views[layer], self.inputs, self.row_names, title, self.group)
+
+    def filters_figure(self, layer: int) -> Figure:
+        """Draw the filters of a layer that generates them, counted from 0."""
+        made = self.generated[layer]
+        title = f"{self.network}: generated filters, layer {layer + 1} of {len(self.generated)}"
+        reductions = {view.responses.shape[-1]: view.reduction for view in self.views}
+        return generated_figure(made, self.inputs, self.row_names, title, reductions.get(made.size, 1))
 
 
 def posed_views(trained: Classifier, image: Tensor) -> PosedViews:
@@ -48,12 +58,13 @@ def posed_views(trained: Classifier, image: Tensor) -> PosedViews:
     network = trained.network
     group = network.acting_group
     inputs = posed(image.float(), group).clamp(0, 255)
-    views = layer_views(network, trained.preprocessing(inputs))
+    prepared = trained.preprocessing(inputs)
+    views, generated = layer_views(network, prepared), generated_filters(network, prepared, group)
     rows = tuple(
         f"{'original' if g == 0 else group.describe(g)}\n{prediction.label}"
         for g, prediction in zip(group.elements, trained.predict_pixels(inputs), strict=True)
     )
-    return PosedViews(network_name(network), group, inputs, rows, tuple(views))
+    return PosedViews(network_name(network), group, inputs, rows, tuple(views), tuple(generated))
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class AttentionPictures:
     """The pictures that :func:`attend` wrote.
 
     - changes: how the image was adapted to the network, in words; empty if it was not
-    - has_attention: without it the pictures show responses only
+    - has_attention: over poses, or inside convolutions; without it the pictures show responses only
     - commutes_with_rotation: whether the preprocessing does; if not, rows that are brought back may differ
     """
 
@@ -79,12 +90,14 @@ def attend(file: str, image: Path, folder: Path) -> AttentionPictures:
     make_folder(folder)
     posed = posed_views(trained, pixels)
     files = [path for i in range(len(posed.views)) for path in save(posed.figure(i), folder / f"layer{i + 1}")]
+    numbers = range(len(posed.generated))
+    files += [path for i in numbers for path in save(posed.filters_figure(i), folder / f"filters{i + 1}")]
     if has_matrices(trained.network):
         files += save(matrices_figure(trained.network), folder / "matrices")
     return AttentionPictures(
         posed.network,
         changes,
-        has_attention(trained.network),
+        has_attention(trained.network) or bool(posed.generated),
         trained.preprocessing.commutes_with_rotation,
         tuple(files),
     )

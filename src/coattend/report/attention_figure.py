@@ -69,7 +69,7 @@ def attention_figure(
             breadth = tile * (tiles.shape[1] * (1 + GAP) - GAP)
             axes = figure.add_axes((left / width, bottom, breadth / width, mosaic_height / height))
             limits = (min(0.0, np.nanmin(tiles)), max(1.0, np.nanmax(tiles))) if colours == RATIOS else None
-            _draw_mosaic(axes, tiles, colours, limits)
+            draw_mosaic(axes, tiles, colours, limits)
             axes.set_title(name, pad=18, weight="bold")
             if colours is None:
                 names = [wrapped(name, ROW_NAMES - 0.1, most_lines=int(tile / 0.12)) for name in row_names]
@@ -80,7 +80,7 @@ def attention_figure(
                 names = [pose_name(view.group, g) for g in columns]
                 axes.set_xticks(mosaic_centres(poses, tiles.shape[3]), names, size=8 if poses <= 4 else 7)
                 axes.set_yticks([])
-                _draw_scale(figure, axes, breadth, width, height)
+                draw_scale(figure, axes, breadth, width, height)
             left += breadth + BETWEEN
         figure.text(0.3 / width, 0.14 / height, _caption(picture, view, group, width), size=8.5, va="bottom")
     return figure
@@ -90,7 +90,7 @@ def _columns(picture: LayerPicture, inputs: Tensor, shown: str) -> list[tuple[st
     """Return title, tiles (input pose, pose, height, width) and colour map of each mosaic; None for the inputs."""
     space = "\n" if picture.responses.shape[1] == 1 else " "  # a single pose is narrower than its title
     columns: list[tuple[str, NDArray[np.float64], str | None]] = [
-        ("input", _tiles_of(inputs), None),
+        ("input", image_tiles(inputs), None),
         (f"responses{space}of {picture.channel}", picture.responses.double().numpy(), AMOUNTS),
     ]
     if picture.mask is None:
@@ -175,14 +175,15 @@ def mosaic_centres(count: int, pixels: int) -> list[float]:
     return [(pixels - 1) / 2 + i * (pixels + _gap(pixels)) for i in range(count)]
 
 
-def _tiles_of(inputs: Tensor) -> NDArray[np.float64]:
+def image_tiles(inputs: Tensor) -> NDArray[np.float64]:
     """Return images as tiles with one or three colour channels, from 0 to 1."""
     return (inputs.double().numpy() / 255).clip(0, 1).transpose(0, 2, 3, 1)[:, None]
 
 
-def _draw_mosaic(
+def draw_mosaic(
     axes: Axes, tiles: NDArray[np.float64], colours: str | None, limits: tuple[float, float] | None
 ) -> None:
+    """Draw tiles (rows, columns, height, width) in colours, or images (rows, 1, height, width, channels) without."""
     whole = mosaic(tiles)
     if colours is None:
         outside = np.isnan(whole[..., :1])
@@ -193,7 +194,8 @@ def _draw_mosaic(
     bare(axes)
 
 
-def _draw_scale(figure: Figure, axes: Axes, breadth: float, width: float, height: float) -> None:
+def draw_scale(figure: Figure, axes: Axes, breadth: float, width: float, height: float) -> None:
+    """Draw the scale of the colours below a mosaic of a breadth in inches."""
     box = axes.get_position()
     scale = figure.add_axes((box.x0, box.y0 - 0.2 / height, min(breadth, 1.6) / width, 0.09 / height))
     bar = figure.colorbar(axes.images[0], cax=scale, orientation="horizontal")
@@ -217,7 +219,7 @@ def _draw_arrows(
     for row, (title, field) in enumerate(zip(titles, fields, strict=True)):
         side = strip - 0.12
         axes = figure.add_axes(((0.3 + row * strip) / width, bottom, side / width, side / height))
-        tile = _tiles_of(inputs[row : row + 1])[0, 0]
+        tile = image_tiles(inputs[row : row + 1])[0, 0]
         axes.imshow(DIMMED * np.broadcast_to(tile, (*tile.shape[:2], 3)), interpolation="none")
         axes.set_title(title, size=8, pad=3)
         for kind, colour in ((0, UPRIGHT), (1, MIRRORED)):
