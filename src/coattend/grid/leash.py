@@ -26,11 +26,9 @@ def _listen(commands: "SimpleQueue[list[str]]") -> None:
 
 
 def _carried_out(words: list[str]) -> int:
-    from coattend.cli import main
-
     sys.argv = ["coattend", *words]
     try:
-        main()
+        runpy.run_module("coattend", run_name="__main__")
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     return 0
