@@ -48,7 +48,7 @@ def test_fx_quantisation_replaces_every_convolution(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_pruned_networks_run(kind: str) -> None:
     model, images = calibrated(kind)
-    frozen = freeze(model)
+    frozen = freeze(model).to(memory_format=torch.contiguous_format)  # which the views of pruning need
     convolutions = [m for m in frozen.modules() if isinstance(m, nn.Conv2d)]
     for conv in convolutions:
         prune.l1_unstructured(conv, "weight", amount=0.5)

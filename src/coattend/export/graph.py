@@ -51,9 +51,10 @@ class Builder:
     def module(self, name: str, module: nn.Module, node: fx.Node) -> fx.Node:
         """Call a torch.nn module, which keeps the name of the layer that it represents."""
         if self.eager and isinstance(module, nn.Conv2d):
-            # The memory format of the input decides, not that of the filters, which pruning needs contiguous.
-            module.weight.data = module.weight.data.contiguous()
-            node = self.graph.call_method("contiguous", (node,), {"memory_format": _memory_format(module)})
+            # Filters and input in one format: a convolution would convert the filters in every pass.
+            memory_format = _memory_format(module)
+            module.weight.data = module.weight.data.contiguous(memory_format=memory_format)
+            node = self.graph.call_method("contiguous", (node,), {"memory_format": memory_format})
         return self.graph.call_module(self._attribute(name, module), (node,))
 
     def tensor(self, name: str, tensor: Tensor) -> fx.Node:

@@ -86,6 +86,7 @@ def export_pt2(
     check_target(path, overwrite)
     images = input_of(network, size)
     frozen = frozen_with_outputs(network, Builder(image_shape=images.shape))
+    frozen = frozen.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # as torch stores them
     batch = {0: torch.export.Dim("batch")}
     example = torch.zeros(2, *images.shape, dtype=torch.float32)
     program = torch.export.export(frozen, (example,), dynamic_shapes=(batch,))
