@@ -47,10 +47,10 @@ class PosedViews:
 
     def filters_figure(self, layer: int) -> Figure:
         """Draw the filters of a layer that generates them, counted from 0."""
-        made = self.generated[layer]
+        filters = self.generated[layer]
         title = f"{self.network}: generated filters, layer {layer + 1} of {len(self.generated)}"
         reductions = {view.responses.shape[-1]: view.reduction for view in self.views}
-        return generated_figure(made, self.inputs, self.row_names, title, reductions.get(made.size, 1))
+        return generated_figure(filters, self.inputs, self.row_names, title, reductions.get(filters.size, 1))
 
 
 def posed_views(trained: Classifier, image: Tensor) -> PosedViews:

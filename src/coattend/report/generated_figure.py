@@ -63,11 +63,11 @@ class GeneratedFilters:
 def generated_filters(model: nn.Module, images: Tensor, group: FiniteGroup) -> list[GeneratedFilters]:
     """Return what each layer generates for an image in all poses of ``group``, preprocessed, (element, ...)."""
 
-    def made(call: Call) -> tuple[str, FiniteGroup, Tensor]:
+    def generated(call: Call) -> tuple[str, FiniteGroup, Tensor]:
         assert isinstance(call.layer, DynamicGroupConv2d)
         return call.name, call.layer.group, call.layer.filters(call.inputs[0])
 
-    with evaluating(model), recording(model, made, DynamicGroupConv2d, before=True) as calls:
+    with evaluating(model), recording(model, generated, DynamicGroupConv2d, before=True) as calls:
         model(images)
     elements = tuple(g for g in shown_elements(group) if g in group.exact_elements)
     return [
@@ -83,9 +83,9 @@ def _at_one_place(
     """Choose slice and position with the largest filters in the first image."""
     size = filters.shape[-1]
     strength = filters[0].square().sum(dim=(1, 2, 3))  # slice, height, width
-    slice_, place = divmod(int(strength.argmax()), size * size)
+    slice_, position = divmod(int(strength.argmax()), size * size)
     mark = torch.zeros(1, 1, size, size, dtype=filters.dtype)
-    mark[0, 0, place // size, place % size] = 1
+    mark[0, 0, position // size, position % size] = 1
     places, shown, back = [], [], []
     for row, g in enumerate(elements):
         inverse = int(group.inverse[g])
@@ -99,18 +99,18 @@ def _at_one_place(
 
 
 def generated_figure(
-    made: GeneratedFilters, inputs: Tensor, row_names: Sequence[str], title: str, reduction: int
+    view: GeneratedFilters, inputs: Tensor, row_names: Sequence[str], title: str, reduction: int
 ) -> Figure:
     """Draw the filters; ``inputs`` are the images in all poses from 0 to 255, ``row_names`` those of all poses."""
-    columns = shown_elements(made.group)
-    rows, poses = len(made.elements), len(columns)
+    columns = shown_elements(view.group)
+    rows, poses = len(view.elements), len(columns)
     breadths = [TILE, *(TILE * (poses * (1 + GAP) - GAP),) * 2]
     width = max(9.0, ROW_NAMES + sum(breadths) + 2 * BETWEEN + 0.3)
     mosaic_height = TILE * (rows * (1 + GAP) - GAP)
     height = mosaic_height + 2.2
-    pictures = inputs[list(made.elements)]
-    tiles = [image_tiles(pictures), *(t[:, columns].double().numpy() for t in (made.filters, made.back))]
-    largest = float(made.filters.abs().max())
+    pictures = inputs[list(view.elements)]
+    tiles = [image_tiles(pictures), *(t[:, columns].double().numpy() for t in (view.filters, view.back))]
+    largest = float(view.filters.abs().max())
     with drawing(width, height) as figure:
         figure.text(0.3 / width, 1 - 0.28 / height, title, size=12, weight="bold", va="center")
         left, bottom = ROW_NAMES, 1.1 / height
@@ -121,10 +121,10 @@ def generated_figure(
             axes.set_title(name, pad=18, weight="bold")
             if is_input:
                 centres = mosaic_centres(rows, tile.shape[2])
-                names = [wrapped(row_names[g], ROW_NAMES - 0.1) for g in made.elements]
+                names = [wrapped(row_names[g], ROW_NAMES - 0.1) for g in view.elements]
                 axes.set_yticks(centres, names, size=8)
                 axes.set_xticks([])
-                offset = made.places.double().numpy() - (made.size - 1) / 2
+                offset = view.places.double().numpy() - (view.size - 1) / 2
                 axes.scatter(
                     mosaic_centres(1, tile.shape[3])[0] + offset[:, 1] * reduction,
                     np.array(centres) + offset[:, 0] * reduction,
@@ -134,21 +134,21 @@ def generated_figure(
                 )
             else:
                 axes.xaxis.tick_top()
-                axes.set_xticks(mosaic_centres(poses, tile.shape[3]), [pose_name(made.group, g) for g in columns])
+                axes.set_xticks(mosaic_centres(poses, tile.shape[3]), [pose_name(view.group, g) for g in columns])
                 axes.set_yticks([])
                 draw_scale(figure, axes, breadth, width, height)
             left += breadth + BETWEEN
-        figure.text(0.3 / width, 0.14 / height, _caption(made, width), size=8.5, va="bottom")
+        figure.text(0.3 / width, 0.14 / height, _caption(view, width), size=8.5, va="bottom")
     return figure
 
 
-def _caption(made: GeneratedFilters, width: float) -> str:
-    equal = made.difference < ROUNDING
+def _caption(view: GeneratedFilters, width: float) -> str:
+    equal = view.difference < ROUNDING
     verdict = "equal, so they turned with the input" if equal else "not equal, so they did not turn with the input"
     text = (
         "Filters that the layer generates at the circle, from the features there; each column one pose of the "
         "features. Brought back: the filters of each row turned back, their poses relabelled. The rows are "
-        f"{verdict}; they differ by {'at most' if equal else 'up to'} {made.difference:.0e} of the range. "
-        f"Layer: {made.layer}."
+        f"{verdict}; they differ by {'at most' if equal else 'up to'} {view.difference:.0e} of the range. "
+        f"Layer: {view.layer}."
     )
     return "\n".join(textwrap.wrap(text, int(width * 14.5)))
