@@ -20,7 +20,7 @@ from coattend import cli
 from coattend.__main__ import run
 from coattend.cli import main
 from coattend.data import load_data
-from coattend.data.images import Fit
+from coattend.data.fitting import Fit
 from coattend.train import Recipe
 
 

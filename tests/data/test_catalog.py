@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from coattend.data import DataError, Dataset, available, load_data, medmnist
-from coattend.data.images import fit_images
+from coattend.data.fitting import fit_images
 from tests.data import fakes
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from coattend.data import DataError
-from coattend.data.images import Fit, fit_images, image_facts, image_size, read_image
+from coattend.data.fitting import Fit, fit_images
+from coattend.data.images import image_facts, image_size, read_image
 
 Image = pytest.importorskip("PIL.Image")
 

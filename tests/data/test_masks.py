@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coattend.data import DataError, load_data
-from coattend.data.images import Fit
+from coattend.data.fitting import Fit
 from coattend.data.masks import fit_mask
 from tests.data.pictures import mask_folders, noise, write
 

@@ -10,7 +10,7 @@ import torch
 
 from coattend.data import DataError, load_data
 from coattend.data.catalog import load_held_out
-from coattend.data.images import Fit, common_size, fit_images
+from coattend.data.fitting import Fit, common_size, fit_images
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -13,7 +13,7 @@ import torch
 import coattend as ca
 from coattend.cli import main
 from coattend.data import DataError, Dataset, Split, load_data, make_preprocessing, rotated_mnist
-from coattend.data.images import Fit
+from coattend.data.fitting import Fit
 from coattend.data.store import save_dataset
 from coattend.models.classifier import Classifier
 from coattend.models.pretrained import pretrained_file
@@ -215,7 +215,7 @@ def test_predict_says_that_it_scaled(
 
 
 def test_turned_copies_of_an_oblong_image_get_the_same_answer(run: Path, tmp_path: Path) -> None:
-    from coattend.data.images import fit_images
+    from coattend.data.fitting import fit_images
 
     trained = load_trained(run)
     oblong = torch.from_numpy(np.random.RandomState(3).randint(0, 256, (1, 1, 31, 38)).astype(np.uint8))

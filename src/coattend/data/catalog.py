@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coattend._registry import Registry
 from coattend.data.dataset import AnySplit, DataError, Dataset
-from coattend.data.images import Fit, fit_dataset
+from coattend.data.fitting import Fit, fit_dataset
 from coattend.data.reading import BadFiles, Keep
 from coattend.data.sources import Progress
 from coattend.data.store import data_folder, read_provenance

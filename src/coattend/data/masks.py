@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coattend.data.images import Fit, fit_images, list_images, opened_image
+from coattend.data.fitting import Fit, fit_images
+from coattend.data.images import list_images, opened_image
 from coattend.data.listing import Files, Listing, problem_list, split_folders
 from coattend.data.streaming import DataError
 

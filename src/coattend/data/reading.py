@@ -17,18 +17,8 @@ import torch
 from torch import Tensor
 
 from coattend.data.dataset import AnySplit, Split
-from coattend.data.images import (
-    Fit,
-    ImageFacts,
-    check_fit,
-    common_size,
-    convert_channels,
-    describe_fit,
-    fit_images,
-    image_facts,
-    opened_image,
-    read_image,
-)
+from coattend.data.fitting import Fit, check_fit, common_size, convert_channels, describe_fit, fit_images
+from coattend.data.images import ImageFacts, image_facts, opened_image, read_image
 from coattend.data.listing import Files, Listing, problem_list
 from coattend.data.masks import FOREGROUND, fit_mask, read_mask, verified_classes
 from coattend.data.store import PACKED, UNPACKED

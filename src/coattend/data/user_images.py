@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from coattend.data.dataset import AnySplit, DataError, Dataset, Split, concatenate
+from coattend.data.fitting import Fit, common_size, describe_fit, fit_images
 from coattend.data.image_folder import list_class_folders
-from coattend.data.images import Fit, common_size, describe_fit, fit_images
 from coattend.data.listing import WHOLE
 from coattend.data.masks import fit_mask, has_masks, list_mask_folders
 from coattend.data.npz import read_npz

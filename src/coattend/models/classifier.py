@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coattend._files import checked_path
 from coattend.data import Preprocessing, make_preprocessing
-from coattend.data.images import Fit
+from coattend.data.fitting import Fit
 from coattend.data.rotated_mnist import current_name
 from coattend.models import hub
 from coattend.models.network import EquivariantNetwork

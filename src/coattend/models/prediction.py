@@ -11,7 +11,8 @@ from pathlib import Path
 
 from coattend._files import write_atomically
 from coattend.data import DataError
-from coattend.data.images import convert_channels, fit_images, list_images, read_image
+from coattend.data.fitting import convert_channels, fit_images
+from coattend.data.images import list_images, read_image
 from coattend.models.classifier import Classifier, Prediction
 from coattend.models.records import RunError
 

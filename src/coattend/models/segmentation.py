@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from coattend._files import check_target, write_whole
-from coattend.data.images import convert_channels, read_image
+from coattend.data.fitting import convert_channels
+from coattend.data.images import read_image
 from coattend.models.classifier import Classifier, check_finite
 from coattend.models.windows import WINDOW, apply_in_windows, is_seamless, locality
 from coattend.nn import OrientationField

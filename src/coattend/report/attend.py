@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from coattend._files import make_folder
-from coattend.data.images import Fit, convert_channels, fit_images, read_image
+from coattend.data.fitting import Fit, convert_channels, fit_images
+from coattend.data.images import read_image
 from coattend.groups import FiniteGroup
 from coattend.models import network_name
 from coattend.models.classifier import Classifier, load_trained

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coattend.data import StreamedSplit, load_data
 from coattend.data.catalog import HeldOut, load_held_out
-from coattend.data.images import convert_channels
+from coattend.data.fitting import convert_channels
 from coattend.data.rotated_mnist import are_mirrored
 from coattend.equivariance import equivariance_error
 from coattend.models import EquivariantNetwork, turned

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from coattend._words import did_you_mean
-from coattend.data.images import Fit
+from coattend.data.fitting import Fit
 from coattend.data.reading import BadFiles, Keep
 
 Optimizer = Literal["adam", "adamw", "sgd", "nesterov"]
