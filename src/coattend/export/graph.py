@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from coattend.export import attention_rules
 from coattend.export.fused import FrozenUnit
+from coattend.functional.planes import fills_registers
 from coattend.nn import AttentionLayer
 
 
@@ -122,8 +123,8 @@ def _memory_format(conv: nn.Conv2d) -> torch.memory_format:
 
     It is channels-last, except for channel groups that fill vector registers.
     """
-    fills_registers = all(channels // conv.groups % 8 == 0 for channels in (conv.in_channels, conv.out_channels))
-    return torch.contiguous_format if conv.groups > 1 and fills_registers else torch.channels_last
+    planes = fills_registers(conv.in_channels // conv.groups, conv.out_channels // conv.groups, conv.groups)
+    return torch.contiguous_format if planes else torch.channels_last
 
 
 SMALLEST_SCALE = 1e-12  # smaller scales of a norm are not divided by

@@ -240,12 +240,16 @@ class PoseConv2d(TabledModule):
         plain = all(type(tensor) in (Tensor, nn.Parameter) for tensor in (x, weight))
         if self.training or torch.is_grad_enabled() or not plain or weight.device.type != "cpu" or not is_eager(weight):
             return None
-        channels_last, cache = prefers_channels_last(x), self._cache
+        channels_last, cache = prefers_channels_last(x) and not self._is_in_planes(), self._cache
         if cache is None or not cache.suit(weight, channels_last):
             bank = self.filters()
             bank = bank_channels_last(bank) if channels_last else bank.contiguous()
             self._cache = cache = CachedFilters(weight.detach().clone(), channels_last, bank)
         return cache.bank
+
+    def _is_in_planes(self) -> bool:
+        """Return whether the convolution is computed in planes whatever format is preferred."""
+        return False
 
     def _check(self, x: Tensor) -> None:
         """Require an input of the layer's shape, device and dtype that the kernel fits."""

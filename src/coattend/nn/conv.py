@@ -10,7 +10,7 @@ from torch import Tensor
 from coattend.functional import group_conv2d, lifting_conv2d, projection_conv2d
 from coattend.functional.filter_bank import lifting_filters, pose_filters, projection_filters, table_filters
 from coattend.functional.geometry import Size
-from coattend.functional.planes import reads_own_pose
+from coattend.functional.planes import fills_registers, reads_own_pose
 from coattend.functional.pose_blocks import PoseBlocks, blocks_are_faster
 from coattend.functional.tables import BlockTables, GroupTables, group_tables
 from coattend.groups import Filters, FiniteGroup
@@ -159,6 +159,13 @@ class GroupConv2d(PoseConv2d):
     def filter_groups(self) -> int:
         """See :attr:`PoseConv2d.filter_groups`."""
         return self.groups * (len(self.blocks.outputs) if self.in_blocks else 1)
+
+    def _is_in_planes(self) -> bool:
+        if not self.in_blocks:
+            return False
+        inputs = self.in_channels // self.groups * self.blocks.inputs.shape[1]
+        outputs = self.out_channels // self.groups * self.blocks.outputs.shape[1]
+        return fills_registers(inputs, outputs, self.filter_groups)
 
     def _group_tables(self) -> GroupTables:
         blocks = None
