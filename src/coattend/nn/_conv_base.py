@@ -35,7 +35,7 @@ class CachedFilters(NamedTuple):
     bank: Tensor
 
     def suit(self, weight: Tensor, channels_last: bool) -> bool:
-        """Whether a weight has the same bits, however it may have been changed in between, and the format is wanted."""
+        """Whether a weight has the same values, however it was changed in between, and the format is the wanted one."""
         same = (self.weight.dtype, self.channels_last) == (weight.dtype, channels_last)
         return same and torch.equal(self.weight, weight)
 
@@ -125,7 +125,8 @@ class PoseConv2d(TabledModule):
 
     def train(self, mode: bool = True) -> Self:
         """See ``torch.nn.Module.train``; turned filters are kept in evaluation only."""
-        self._cache = None
+        if mode:
+            self._cache = None
         return super().train(mode)
 
     def filters(self) -> Tensor:
