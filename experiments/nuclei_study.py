@@ -49,7 +49,7 @@ class Options:
         data: The .npz file with images and labels.
         seeds: Seeds, each of which is a training of both networks on every share.
         shares: Training images in percent.
-        epochs: Epochs of a training with each share; by default about 180 steps of 8 images with both.
+        epochs: Epochs of a training with each share; by default about 470 steps of 8 images with both.
         width: Channels of the first level of the plain network.
         folder: Folder of the runs.
         results: File of the results.
@@ -59,7 +59,7 @@ class Options:
     data: Path = Path("nuclei256.npz")
     seeds: tuple[int, ...] = (0, 1, 2)
     shares: tuple[int, ...] = (10, 100)
-    epochs: tuple[int, ...] = (60, 6)
+    epochs: tuple[int, ...] = (160, 16)
     width: int = 8
     folder: Path = Path("runs")
     results: Path = Path("nuclei_study.jsonl")
