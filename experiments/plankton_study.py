@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +25,8 @@ import tyro
 from torch import Tensor, nn
 
 import coattend as ca
+from coattend.conversion.recognition import recognition
 from coattend.groups import transform_image
-from coattend.nn.observe import evaluating
 from experiments.rows import continued
 
 GROUP = ca.get_group("p4m")
@@ -154,19 +153,10 @@ def fit(model: nn.Module, images: Tensor, labels: Tensor, epochs: int, rate: flo
             schedule.step()
 
 
-def predictions(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
-    """Yield the predicted classes for the images in every pose."""
-    with evaluating(model):
-        for g in GROUP.elements:
-            moved = transform_image(images, GROUP, g)
-            yield torch.cat([model(batch).argmax(1) for batch in moved.split(200)])
-
-
 def measured(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
     """Return accuracy and consistency in percent."""
-    upright, *others = predictions(model, images)
-    same = torch.stack([upright == other for other in others]).all(0)
-    return 100 * (upright == labels).float().mean().item(), 100 * same.float().mean().item()
+    found = recognition(model, images, labels, GROUP)
+    return 100 * found.upright, 100 * found.consistent
 
 
 def trained(seed: int, turned: bool, data: tuple[Tensor, ...], options: Options) -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -29,15 +31,15 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
     original = ca.nn.GroupBatchNorm2d.normalize
 
     def normalize(
-        self: object,
+        self: ca.nn.GroupBatchNorm2d,
         x: Tensor,
         matrix: Tensor | None = None,
         relu: bool = False,
-        in_place: bool = False,
-        bias: Tensor | None = None,
+        *rest: bool,
+        **named: Any,
     ) -> Tensor:
         calls.append((matrix is not None, relu))
-        return original(self, x, matrix, relu, in_place, bias)  # type: ignore[arg-type]
+        return original(self, x, matrix, relu, *rest, **named)
 
     monkeypatch.setattr(ca.nn.GroupBatchNorm2d, "normalize", normalize)
     return calls
