@@ -22,7 +22,7 @@ from coattend.functional.filter_bank import (
     turn_filters,
 )
 from coattend.functional.geometry import Size, checked_geometry
-from coattend.functional.layout import joined, poses_first
+from coattend.functional.layout import joined, poses_first, prefers_channels_last
 from coattend.functional.planes import (
     RESPONSE_BYTES,
     add_bias,
@@ -146,7 +146,8 @@ def group_conv2d(
     geometry = checked_geometry(name, tables.turns.kernel_size, *arguments)
     if reads_own_pose(geometry, relative):
         return convolve_poses(x, turn_filters(weight[:, :, 0], tables.turns)[:, :, 0], bias, geometry.stride, groups)
-    bank = table_filters(weight, tables, geometry.groups) if bank is None else bank
+    if bank is None:
+        bank = table_filters(weight, tables, geometry.groups, channels_last=prefers_channels_last(x))
     if tables.blocks is not None:
         return convolve_blocks(x, bank, bias, geometry, tables.blocks)
     return convolve_planes(x, bank, repeat_bias(bias, group.order), geometry, group.order)

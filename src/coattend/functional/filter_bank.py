@@ -35,25 +35,41 @@ def pose_filters(weight: Tensor, turns: Turns | Tensor) -> Tensor:
     return turn_filters(weight, turns).permute(2, 0, 1, 3, 4).flatten(0, 1)
 
 
-def group_filters(weight: Tensor, turns: Turns | Tensor, relative: Tensor) -> Tensor:
+def group_filters(weight: Tensor, turns: Turns | Tensor, relative: Tensor, *, channels_last: bool = False) -> Tensor:
     """Return the bank of a group convolution, ``bank[o, g, i, h] = g.(weight[o, i, relative[g, h]])``.
 
     o i t k k -> (o g) (i h) k k, where ``relative[g, h]`` is the slice of the relative pose g^-1 h. If the filter has
-    fewer slices than the group has poses, the slice after the last one is zero.
+    fewer slices than the group has poses, the slice after the last one is zero. ``channels_last`` is the memory format
+    of the bank: numbers are selected in its order, without a copy of the bank or of its gradient.
     """
     check_table("group_filters", "relative", relative, "(group, group)", 2)
     _check_weight("group_filters", weight, 3)
     if weight.shape[2] < len(relative):
         weight = F.pad(weight, (0, 0) * (weight.ndim - 3) + (0, 1))
-    poses = torch.arange(len(relative), device=relative.device)[:, None]
-    bank = turned_slices(weight, turns, relative, poses)  # o i g h k k
-    return bank.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    numbers, moves, k = _numbers("group_filters", weight, turns, 3)  # o i t n
+    if len(moves) != len(relative):
+        raise ValueError(
+            f"group_filters expects tables of one group, got the turns of {len(moves)} poses and the relative poses of "
+            f"{len(relative)}; build both for the same group."
+        )
+    # The first number of every slice of a channel, and thereby of every channel.
+    starts = torch.arange(0, numbers[0].numel(), numbers.shape[-1], device=weight.device).view(numbers.shape[1:3])
+    index = select("group_filters", starts, 1, relative).unflatten(1, relative.shape)  # i g h
+    index = index.transpose(0, 1)[..., None] + moves[:, None, None]  # g i h (k k)
+    index = index.movedim(-1, 1) if channels_last else index
+    bank = select("group_filters", numbers.flatten(1), 1, index).reshape(-1, *index.shape[1:])
+    if channels_last:
+        return bank.flatten(2).unflatten(1, (k, k)).permute(0, 3, 1, 2)
+    return bank.flatten(1, 2).unflatten(2, (k, k))
 
 
-def table_filters(weight: Tensor, tables: GroupTables, groups: int) -> Tensor:
-    """Return the bank of a group convolution with given tables: of all pairs of poses, or of blocks of poses."""
+def table_filters(weight: Tensor, tables: GroupTables, groups: int, *, channels_last: bool = False) -> Tensor:
+    """Return the bank of a group convolution with given tables: of all pairs of poses, or of blocks of poses.
+
+    ``channels_last`` applies to all pairs of poses.
+    """
     if tables.blocks is None:
-        return group_filters(weight, tables.turns, tables.relative)
+        return group_filters(weight, tables.turns, tables.relative, channels_last=channels_last)
     slices, poses = tables.blocks.slices, tables.blocks.poses
     return tables.blocks.layout.filters(turned_slices(weight, tables.turns, slices, poses), groups)
 
@@ -72,7 +88,7 @@ def slice_filters(weight: Tensor, turns: Turns | Tensor, poses: Tensor) -> Tenso
 def turn_filters(weight: Tensor, turns: Turns | Tensor) -> Tensor:
     """Return every filter in every pose: o i k k -> o i g k k."""
     numbers, moves, k = _numbers("turn_filters", weight, turns, 2)
-    return select("turn_filters", numbers, -1, moves).reshape(*weight.shape[:2], len(moves), k, k)
+    return select("turn_filters", numbers.flatten(0, 1), 1, moves).reshape(*weight.shape[:2], len(moves), k, k)
 
 
 def turned_slices(weight: Tensor, turns: Turns | Tensor, slices: Tensor, poses: Tensor) -> Tensor:
@@ -84,7 +100,8 @@ def turned_slices(weight: Tensor, turns: Turns | Tensor, slices: Tensor, poses: 
     check_table("turned_slices", "slices", slices, "(a, b)")
     check_table("turned_slices", "poses", poses, "(a, b)")
     taps = select("turned_slices", moves, 0, poses).reshape(*poses.shape, -1)
-    bank = select("turned_slices", numbers.flatten(2), 2, slices[..., None] * numbers.shape[-1] + taps)
+    rows = numbers.flatten(2).flatten(0, 1)  # of two axes: torch selects from matrices several times faster
+    bank = select("turned_slices", rows, 1, slices[..., None] * numbers.shape[-1] + taps)
     return bank.reshape(*weight.shape[:2], *slices.shape, k, k)
 
 
