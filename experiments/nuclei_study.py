@@ -38,7 +38,13 @@ from experiments.rows import continued
 
 GROUP = ca.get_group("p4m")
 NETWORKS = {"plain": "coat_unet:group=z2", "p4m": "coat_unet:match=params"}
-SETTINGS = ("augmentation=flips,elastic=8,rotate", "equivariance_every=0", "precision=bf16-mixed", "valid_images=8")
+SETTINGS = (
+    "augmentation=flips,elastic=8,rotate",
+    "batch=4",
+    "equivariance_every=0",
+    "precision=bf16-mixed",
+    "valid_images=8",
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Options:
         data: The .npz file with images and labels.
         seeds: Seeds, each of which is a training of both networks on every share.
         shares: Training images in percent.
-        epochs: Epochs of a training with each share; by default about 470 steps of 8 images with both.
+        epochs: Epochs of a training with each share; by default about 590 steps of 4 images with both.
         width: Channels of the first level of the plain network.
         folder: Folder of the runs.
         results: File of the results.
@@ -59,7 +65,7 @@ class Options:
     data: Path = Path("nuclei256.npz")
     seeds: tuple[int, ...] = (0, 1, 2)
     shares: tuple[int, ...] = (10, 100)
-    epochs: tuple[int, ...] = (160, 16)
+    epochs: tuple[int, ...] = (100, 10)
     width: int = 8
     folder: Path = Path("runs")
     results: Path = Path("nuclei_study.jsonl")
