@@ -10,8 +10,6 @@
 
 namespace {
 
-constexpr int rows_at_once = 4;
-
 // Lane i gets lane i ^ d.
 template <int d, typename V> INLINE V swapped(V v) {
 #if defined(__clang__) || __GNUC__ >= 12

@@ -105,9 +105,12 @@ int threads_for(const RowShape &s) { return s.rows * s.inputs() < 16384 ? 1 : in
 
 int64_t padded(int64_t columns) { return (columns + lanes - 1) / lanes * lanes; }
 
-// Some rows at a time, whose numbers stay in the nearest cache.
+// Some rows at a time, whose numbers stay in the nearest cache; a multiple of those that attention takes at once.
+constexpr int rows_at_once = 4;
 constexpr int64_t most_rows = 64;
-int64_t block_rows(int64_t columns) { return std::max<int64_t>(4, std::min<int64_t>(most_rows, 1024 / columns)); }
+int64_t block_rows(int64_t columns) {
+    return std::max<int64_t>(1, std::min(most_rows, 1024 / columns) / rows_at_once) * rows_at_once;
+}
 
 // Calls body(whole, first column, number of columns) for every vector of a row.
 template <typename Body> INLINE void for_columns(int64_t columns, const Body &body) {
