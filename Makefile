@@ -13,12 +13,12 @@ setup: .venv/.installed
 	touch $@
 
 demo: setup
-	$(BIN)/coattend compare p4cnn a_p4cnn:attention=output z2cnn
-	$(BIN)/coattend check a_p4cnn:attention=output
+	$(BIN)/coattend compare p4cnn:head=max,width=11 p4cnn:attention=gate,head=max z2cnn
+	$(BIN)/coattend check p4cnn:attention=gate,head=max
 	$(BIN)/coattend report runs/mini
 
 explore: demo
-	$(BIN)/coattend explore runs/mini/p4cnn/quick/seed0 runs/mini/a_p4cnn_attention=output/quick/seed0
+	$(BIN)/coattend explore runs/mini/p4cnn_head=max,width=11/quick/seed0 runs/mini/p4cnn_attention=gate,head=max/quick/seed0
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2 -m "not slow"

@@ -1,6 +1,6 @@
 """Make docs/assets/explore.png and explore-narrow.png from a page written by `coattend explore --to`.
 
-    coattend explore runs/mini/p4cnn/quick/seed0 runs/mini/a_p4cnn_attention=output/quick/seed0 --to explore.html
+    coattend explore --to explore.html
     python tools/photograph_explorer.py explore.html
 
 Needs Playwright and a Chromium (COATTEND_BROWSER, or the one in PATH).

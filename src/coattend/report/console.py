@@ -123,7 +123,7 @@ def comparison_table(comparison: Comparison) -> Group:
         against = ""
         if delta is not None:
             against = f"{delta.mean:+.2f} [{delta.low:+.2f}, {delta.high:+.2f}]\n{delta.verdict}"
-        name = folded(row.model, console().width - 58)  # what the other columns leave
+        name = folded(row.model, console().width - 61)  # what the other columns leave
         table.add_row(name, f"{row.parameters:,}", f"{row.seconds_per_epoch:.1f}", error, against)
     methods = {row.against_first.method for row in comparison.rows if row.against_first is not None}
     protocols = {"valid": "epoch chosen on the validation split", "last": "last epoch"}
