@@ -43,8 +43,8 @@ def group_gate(x: Tensor, squeeze: Tensor, excite: Tensor, spatial: Tensor) -> t
     statistics = planes.new_empty(batch, 3, channels, order)
     _run("pool", planes, statistics)
     squeezed, excited, filters = (bank.to(dtype) for bank in banks)
-    hidden = _hidden(statistics, squeezed)
-    alpha = _linear(hidden.relu().sum(2, keepdim=True), excited).sigmoid_().reshape(batch, channels, order)
+    hidden = _linear(statistics[:, :2], squeezed)
+    alpha = _linear(hidden.relu().sum(1, keepdim=True), excited).sigmoid_().reshape(batch, channels, order)
     maps = planes.new_empty(batch, height, width, 2, order)
     _run("reduce", planes, alpha, maps)
     logits = F.conv2d(_outer(maps), filters, padding=filters.shape[-1] // 2)
@@ -87,47 +87,57 @@ def group_gate_backward(
     _run("gates_backward", planes, up, planes, alpha, alpha_x, grad_alpha, grad_alpha_x)
 
     grad_logits = (grad_alpha_x * alpha_x * (1 - alpha_x)).permute(0, 3, 1, 2)
-    grad_planes, grad_spatial = _conv_gradients(grad_logits, _outer(maps), filters, filters.shape[-1] // 2)
+    grad_planes, grad_spatial = _spatial_gradients(grad_logits, _outer(maps), filters)
     grad_maps = grad_planes.permute(0, 2, 3, 1).contiguous()
     _run("reduce_backward", planes, planes, alpha, maps, grad_maps, grad_alpha)
 
-    hidden = _hidden(statistics, squeezed)
-    grad_excited = (grad_alpha * alpha * (1 - alpha)).reshape(len(x), -1, 1, 1)
-    pooled = hidden.relu().sum(2, keepdim=True)
-    grad_pooled, grad_excite = _conv_gradients(grad_excited, pooled, excited[:, :, None, None])
-    grad_pair, grad_squeeze = _conv_gradients(
-        grad_pooled * (hidden > 0), _pairs(statistics), squeezed[:, :, None, None]
-    )
-    grad_statistics = grad_pair.squeeze(-1).transpose(1, 2).contiguous()
+    pairs = statistics[:, :2]
+    hidden = _linear(pairs, squeezed)
+    pooled = hidden.relu().sum(1, keepdim=True)
+    grad_pooled, grad_excite = _linear_gradients((grad_alpha * alpha * (1 - alpha)).unsqueeze(1), pooled, excited)
+    grad_statistics, grad_squeeze = _linear_gradients(grad_pooled * (hidden > 0), pairs, squeezed)
 
     grad_x = torch.empty_like(planes)
     _run("backward", planes, up, planes, alpha, alpha_x, maps, grad_maps, statistics, grad_statistics, grad_x)
     return (
         grad_x.to(x.dtype).permute(0, 3, 4, 1, 2),
-        grad_squeeze.flatten(1).to(squeeze.dtype).contiguous(),
-        grad_excite.flatten(1).to(excite.dtype).contiguous(),
+        grad_squeeze.to(squeeze.dtype),
+        grad_excite.to(excite.dtype),
         grad_spatial.to(spatial.dtype).contiguous(),
     )
 
 
-def _hidden(statistics: Tensor, squeeze: Tensor) -> Tensor:
-    """Return what is squeezed, before its ReLU, (batch, hidden * group, 2, 1): of the mean and of the maximum."""
-    return _linear(_pairs(statistics), squeeze)
+def _linear(x: Tensor, bank: Tensor) -> Tensor:
+    """Apply a matrix (out, in / groups) to rows, (batch, number, in...) -> (batch, number, out)."""
+    return _joined(torch.bmm(_divided(x, bank), _matrices(x, bank).mT), x)
 
 
-def _pairs(statistics: Tensor) -> Tensor:
-    """Return mean and maximum as the two positions of planes (batch, channels * group, 2, 1)."""
-    return statistics[:, :2].flatten(2).transpose(1, 2).unsqueeze(-1)
+def _linear_gradients(grad: Tensor, x: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of :func:`_linear` with respect to the rows, (batch, number, in), and the matrix."""
+    rows, matrices = _divided(x, bank), _matrices(x, bank)
+    up = grad.reshape(rows.shape[1], len(rows), -1).transpose(0, 1)
+    return _joined(torch.bmm(up, matrices), x), torch.bmm(up.mT, rows).reshape(bank.shape)
 
 
-def _linear(planes: Tensor, bank: Tensor) -> Tensor:
-    return F.conv2d(planes, bank[:, :, None, None], groups=planes.shape[1] // bank.shape[1])
+def _matrices(x: Tensor, bank: Tensor) -> Tensor:
+    """Return a matrix by groups of channels, (groups, out / groups, in / groups)."""
+    return bank.reshape(x[0, 0].numel() // bank.shape[1], -1, bank.shape[1])
 
 
-def _conv_gradients(grad: Tensor, x: Tensor, weight: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
-    groups = x.shape[1] // weight.shape[1]
+def _divided(x: Tensor, bank: Tensor) -> Tensor:
+    """Return rows by groups of channels, (groups, batch * number, in / groups)."""
+    return x.reshape(x.shape[0] * x.shape[1], -1, bank.shape[1]).transpose(0, 1)
+
+
+def _joined(rows: Tensor, x: Tensor) -> Tensor:
+    """Return rows of groups of channels as (batch, number, channels)."""
+    return rows.transpose(0, 1).reshape(*x.shape[:2], -1)
+
+
+def _spatial_gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    padding = [weight.shape[-1] // 2] * 2
     gradients = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, [1, 1], [padding] * 2, [1, 1], False, [0, 0], groups, [True, True, False]
+        grad, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, [True, True, False]
     )
     return gradients[0], gradients[1]
 
