@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from coattend.functional.attention import attend, attend_slices, plane_index
 from coattend.functional.dispatch import is_exporting
-from coattend.functional.layout import folded
+from coattend.functional.layout import folded, joined, poses_first
 from coattend.functional.normalization import fuses_norm, normalize
 from coattend.functional.planes import RESPONSE_BYTES, batch_parts
 
@@ -126,10 +126,11 @@ class FrozenSliceConv2d(FrozenUnit):
         positions = planes.shape[-2:].numel() // math.prod(self.conv.stride)
         image_bytes = self.conv.out_channels * positions * planes.element_size()
         parts = [self._attended(part) for part in batch_parts(planes, image_bytes, RESPONSE_BYTES)]
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+        return joined(parts)
 
     def _attended(self, planes: Tensor) -> Tensor:
-        responses = self.conv(self._by_pose(planes))
+        by_pose = poses_first(planes.unflatten(1, (-1, self.matrices.shape[-1])))
+        responses = self.conv(by_pose.contiguous(memory_format=torch.channels_last))
         summed = attend_slices(responses, self.matrices, self.rows, self.slices)
         if fuses_norm(summed, summed.shape[1]):
             return self._in_one_pass(summed)
