@@ -45,10 +45,12 @@ def load_networks(files: Sequence[str | Path]) -> dict[str, Classifier]:
         raise ValueError(f"explore shows different networks side by side, got {', '.join(map(str, files))}.")
     loaded = [load_trained(file) for file in files]
     titles = [_title(classifier.network) for classifier in loaded]
-    return {
-        title if titles.count(title) == 1 else f"{title}, {difference}": classifier
-        for title, difference, classifier in zip(titles, _differences(files), loaded, strict=True)
-    }
+    for additions in ([_options(classifier.network) for classifier in loaded], _differences(files)):
+        pairs = zip(titles, additions, strict=True)
+        names = [title if titles.count(title) == 1 else f"{title}, {addition}" for title, addition in pairs]
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(names, loaded, strict=True))
 
 
 def _differences(files: Sequence[str | Path]) -> list[str]:
@@ -152,10 +154,13 @@ def _layers(classifier: Classifier, model: onnx.ModelProto) -> list[dict[str, An
 def _about(classifier: Classifier) -> str:
     """Return the options that are not the model's own, its size and group, and what it was trained on."""
     network = classifier.network
-    _, _, options = network_name(network).partition(":")
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    facts = [*filter(None, options.split(",")), f"{parameters:,} parameters", network.group.name, classifier.provenance]
-    return " · ".join(facts)
+    facts = [_options(network), f"{parameters:,} parameters", network.group.name, classifier.provenance]
+    return " · ".join(filter(None, facts))
+
+
+def _options(network: EquivariantNetwork) -> str:
+    return network_name(network).partition(":")[2].replace(",", ", ")
 
 
 def _title(network: EquivariantNetwork) -> str:
