@@ -75,8 +75,9 @@ def test_titles_tell_networks_apart(tmp_path: Path) -> None:
         trained().save(file)
     assert list(build.load_networks(files)) == ["p4-CNN, seed0", "p4-CNN, seed1"]
 
+    trained("p4cnn").save(files[0])
     trained("p4cnn:head=max,width=2").save(files[1])
-    assert list(build.load_networks(files)) == ["p4-CNN, width=2", "p4-CNN, head=max, width=2"]
+    assert list(build.load_networks(files)) == ["p4-CNN", "p4-CNN, head=max, width=2"]
 
 
 def test_a_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

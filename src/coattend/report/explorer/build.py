@@ -47,7 +47,9 @@ def load_networks(files: Sequence[str | Path]) -> dict[str, Classifier]:
     titles = [_title(classifier.network) for classifier in loaded]
     for additions in ([_options(classifier.network) for classifier in loaded], _differences(files)):
         pairs = zip(titles, additions, strict=True)
-        names = [title if titles.count(title) == 1 else f"{title}, {addition}" for title, addition in pairs]
+        names = [
+            title if titles.count(title) == 1 or not addition else f"{title}, {addition}" for title, addition in pairs
+        ]
         if len(set(names)) == len(names):
             break
     return dict(zip(names, loaded, strict=True))
