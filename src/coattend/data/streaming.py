@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -144,8 +145,8 @@ class BatchReader:
     """Reads batches of a split by worker processes, in the order in which they are asked for.
 
     With ``replace``, for training, an image that cannot be read is replaced by the next one of the split that can, so
-    that batches keep their size; workers live as long as the reader. Without it, unreadable images are left out, and
-    workers end with each pass: every process costs memory.
+    that batches keep their size. Without it, unreadable images are left out. Workers end with each pass, since every
+    process costs memory; those for training live on if starting them again takes seconds, where processes do not fork.
     """
 
     def __init__(self, split: StreamedSplit, workers: int, *, replace: bool) -> None:
@@ -156,7 +157,7 @@ class BatchReader:
             num_workers=workers,
             collate_fn=_collated,
             prefetch_factor=PREFETCH if workers else None,
-            persistent_workers=replace and workers > 0,
+            persistent_workers=replace and workers > 0 and multiprocessing.get_start_method() != "fork",
         )
 
     def read(self, batches: Sequence[list[int]]) -> Iterator[Batch]:
