@@ -149,7 +149,10 @@ class FrozenSliceConv2d(FrozenUnit):
         return self._finish(total)
 
     def _by_pose(self, planes: Tensor) -> Tensor:
-        """Return planes ordered by pose, then channel: one block of channels per pose for the grouped convolution."""
+        """Return planes ordered by pose, then channel: one block of channels per pose for the grouped convolution.
+
+        By functions that torch.fx can trace; :meth:`fused` uses the kernel for it.
+        """
         by_pose = planes.unflatten(1, (-1, self.matrices.shape[-1])).transpose(1, 2).flatten(1, 2)
         return by_pose.contiguous(memory_format=torch.channels_last)
 
