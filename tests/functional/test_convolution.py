@@ -11,6 +11,7 @@ from torch import Tensor
 
 import coattend as ca
 from coattend import functional as F
+from coattend.functional.planes import OneChannelConv2d
 from tests import oracles
 
 GEOMETRIES: list[dict[str, Any]] = [
@@ -105,6 +106,36 @@ def test_filters_of_a_layer_are_those_of_a_plain_convolution(name: str) -> None:
     y = torch.nn.functional.conv2d(x, bank, bias, groups=groups)
     expected = layer(x if name == "lifting" else x.unflatten(1, (16, 8)))
     torch.testing.assert_close(y, expected.reshape(y.shape))
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "k"), [(1, 0, 1, 3), (2, 1, 1, 3), (1, 2, 2, 3), (2, 3, 1, 5)]
+)
+def test_gradients_of_images_with_one_channel(stride: int, padding: int, dilation: int, k: int) -> None:
+    tensors = [torch.randn(shape, requires_grad=True) for shape in ((2, 1, 7, 8), (5, 1, k, k), (5,))]
+
+    def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return OneChannelConv2d.apply(x, weight, bias, stride, padding, dilation)
+
+    assert torch.autograd.gradcheck(convolve, tensors)
+    assert torch.autograd.gradgradcheck(convolve, tensors)
+
+
+@pytest.mark.parametrize("precision", ["float32", "autocast"])
+def test_one_channel_is_convolved_as_several_are(precision: str) -> None:
+    conv = ca.nn.LiftingConv2d(1, 3, 3, "p4", padding=1).float()
+    x = torch.randn(2, 1, 6, 6, dtype=torch.float32, requires_grad=True)
+    weight, bias = conv.filters(), conv.expanded_bias()
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+        y, expected = conv(x), torch.conv2d(x, weight, bias, padding=1)
+    assert "OneChannel" in str(y.grad_fn.next_functions[0][0].name())
+    assert y.dtype == expected.dtype
+    torch.testing.assert_close(y.flatten(1, 2), expected)
+    ours, theirs = (torch.autograd.grad(out.sum(), [x, conv.weight], retain_graph=True) for out in (y, expected))
+    tolerance = {"rtol": 0.02, "atol": 0.05} if precision == "autocast" else {"rtol": 1e-5, "atol": 1e-5}
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, **tolerance)
 
 
 def test_nothing_is_hidden_in_the_signatures() -> None:

@@ -25,7 +25,7 @@ class GateBanks(NamedTuple):
     """The matrices and filters of a gate, see :func:`group_gate`.
 
     - squeeze, excite: of the gate of channels, (out * group, in / groups * group)
-    - spatial: (group, 2 * group, k, k)
+    - spatial: (group, 2 * group, k, k); of images, which have one pose, (turns, 2, k, k)
     """
 
     squeeze: Tensor
@@ -75,7 +75,7 @@ def group_gate_mask(
 
 
 def apply_gates(x: Tensor, banks: GateBanks) -> Tensor:
-    """Compute :func:`group_gate`, on CPUs in three passes over the map forward and three backward."""
+    """Compute :func:`group_gate`, on CPUs image by image: the map is read and written once from memory."""
     if decomposes(x):
         return x * mask_formula(x, banks)
     y, *_ = without_autocast(torch.ops.coattend.group_gate, x, *banks)
@@ -83,11 +83,11 @@ def apply_gates(x: Tensor, banks: GateBanks) -> Tensor:
 
 
 def mask_formula(x: Tensor, banks: GateBanks) -> Tensor:
-    """Return ``1 - alpha_X * alpha_C``."""
+    """Return ``1 - alpha_X * alpha_C``, with the maximum over the turned filters of an image."""
     alpha_c = channel_gate(x, banks.squeeze, banks.excite)
     planes = channel_statistics(x, alpha_c).flatten(1, 2)
     maps = F.conv2d(planes, banks.spatial, padding=banks.spatial.shape[-1] // 2)
-    return gate_mask(maps.unsqueeze(1), alpha_c)
+    return gate_mask(maps.unflatten(1, (-1, x.shape[2])).amax(1, keepdim=True), alpha_c)
 
 
 def channel_gate(x: Tensor, squeeze: Tensor, excite: Tensor) -> Tensor:

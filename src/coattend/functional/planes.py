@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +31,53 @@ def planes_conv2d(
     poses: int | None,
 ) -> Tensor:
     """Apply ``conv2d`` to the planes of an image or a map; the result is a map with ``poses``, else an image."""
-    y = F.conv2d(folded(x), weight, bias, stride, padding, dilation, groups)
+    planes = folded(x)
+    if has_slow_image_gradient(planes):
+        if autocasts(planes):
+            dtype = torch.get_autocast_dtype(planes.device.type)
+            planes, weight, bias = planes.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        y = OneChannelConv2d.apply(planes, weight, bias, stride, padding, dilation)
+    else:
+        y = F.conv2d(planes, weight, bias, stride, padding, dilation, groups)
     return y if poses is None else y.unflatten(1, (-1, poses))
+
+
+def has_slow_image_gradient(x: Tensor) -> bool:
+    """Return whether :class:`OneChannelConv2d` has the faster gradient: images of one channel on CPUs that need one."""
+    if x.shape[1] != 1 or not x.requires_grad or not torch.is_grad_enabled():
+        return False
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and is_eager(x)
+
+
+class OneChannelConv2d(torch.autograd.Function):
+    """``conv2d`` of images with one channel, whose gradient with respect to the image is a product of matrices.
+
+    Libraries compute it for blocks of 16 channels of the image, of which 15 do not exist: 3 to 5 times as long in
+    float32, 1.5 to 4 times in bfloat16.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, dilation: int
+    ) -> Tensor:
+        """Return the convolution."""
+        ctx.save_for_backward(x, weight)
+        ctx.geometry, ctx.has_bias = (stride, padding, dilation), bias is not None
+        return F.conv2d(x, weight, bias, stride, padding, dilation)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients, by operations that can be differentiated again."""
+        x, weight = ctx.saved_tensors
+        stride, padding, dilation = ctx.geometry
+        needed = [False, ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2]]
+        pairs = [stride] * 2, [padding] * 2, [dilation] * 2
+        _, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
+            grad, x, weight, [len(weight)], *pairs, False, [0, 0], 1, needed
+        )
+        by_tap = weight.flatten(1).T @ grad.flatten(2)
+        grad_x = F.fold(by_tap, x.shape[-2:], weight.shape[-2:], dilation, padding, stride)
+        return grad_x, grad_weight, grad_bias, None, None, None
 
 
 def convolve_planes(

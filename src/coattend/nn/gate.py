@@ -89,7 +89,7 @@ class GroupGate2d(PoseAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        if any(_is_watched(part) for part in (self.channel, self.spatial)):
+        if _needs_mask(self):
             return self.mask(x) * x
         return apply_gates(x, GateBanks(*self.channel.banks(), self.spatial.filters()))
 
@@ -186,7 +186,11 @@ class LiftingGate2d(AttentionLayer):
         return gate_mask(responses.amax(2, keepdim=True), alpha_c).squeeze(2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.mask(x) * x
+        self.check(x)
+        if _needs_mask(self):
+            return self.mask(x) * x
+        banks = GateBanks(*self.channel.banks(), self.spatial.filters())
+        return apply_gates(x.unsqueeze(2), banks).squeeze(2)
 
     def check(self, x: Tensor) -> None:
         """Require an image with the layer's channels, on the device and in the dtype of its parameters."""
@@ -238,9 +242,12 @@ class ChannelGate(TabledModule):
         return {"relative": relative_table(self.group)}
 
 
-def _is_watched(part: nn.Module) -> bool:
-    """Return whether a part of a gate has to be called: it has hooks, or a module of another class replaces it."""
-    return type(part) not in (ChannelGate, GroupConv2d) or has_hooks(part)
+def _needs_mask(gate: GroupGate2d | LiftingGate2d) -> bool:
+    """Return whether the mask has to be computed as such: it is overridden, or a part is replaced or has hooks."""
+    if type(gate).mask not in (GroupGate2d.mask, LiftingGate2d.mask) or gate.is_patched:
+        return True
+    parts = gate.channel, gate.spatial
+    return any(type(part) not in (ChannelGate, GroupConv2d, LiftingConv2d) or has_hooks(part) for part in parts)
 
 
 def _check_gate(layer: AttentionLayer, reduction: object, kernel_size: object, groups: object) -> None:

@@ -49,6 +49,22 @@ def test_gates_are_those_of_the_formula(name: str, groups: int) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("k", [1, 3, 5, 7, 9, 13])
+@pytest.mark.parametrize("channels", [1, 3, 9])
+def test_gates_of_images_are_those_of_the_formula(channels: int, k: int) -> None:
+    layer = ca.nn.LiftingGate2d(channels, "p4m", kernel_size=k)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(19, channels, 9, 13)  # more images than chunks
+    x[0] = x[0].round()
+    x[1] = 0  # all turned filters respond equally
+    tensors = [x.requires_grad_(), *layer.parameters()]
+    y, expected, up = layer(x), layer.mask(x) * x, torch.randn_like(x)
+    torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-13)
+    for ours, theirs in zip(gradients(y, tensors, up), gradients(expected, tensors, up), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gates_in_narrow_types(dtype: torch.dtype) -> None:
     tensors = gate_inputs("D4")

@@ -1,189 +1,334 @@
-// Gates of channels and positions, forward and backward.
+// Gates of channels and positions, forward and backward, image by image, so that the passes after the first read from
+// the cache.
 //
 //     y[c, g](u) = x[c, g](u) (1 - alpha_x[g](u) alpha_c[c, g])
 //
-// Maps are (batch, positions, channels, group): the numbers of a position are together, and a vector holds the N poses
-// of one channel. The small functions between the passes, from statistics to gates, are torch's.
-//
-// Equal maxima share their gradient evenly, as in torch.amax.
+// Maps are (batch, positions, channels, group): a row holds the numbers of a position. They are float, double or
+// bfloat16; everything else is float or double. Equal maxima share their gradient evenly, as in torch.amax.
 
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include "filtering.h"
+#include "numbers.h"
+
+#include <limits>
+#include <utility>
 
 namespace {
 
-#define INLINE __attribute__((always_inline)) inline
-
 struct GateShape {
-    int64_t batch, positions, channels, order, threads;
+    int64_t batch, height, width, channels, order, hidden, groups, turns, kernel, chunks, threads;
 };
 
-template <typename T, int N> struct Gates {
-    typedef T vec __attribute__((vector_size(N * sizeof(T))));
-    struct Cell {  // as an argument of a template, vec would lose its attribute
-        vec v;
+// Weights: squeeze (hidden, inside), excite (channels * order, hidden / groups), spatial (turns * order, 2 * order, k, k).
+template <typename T> struct GateWeights {
+    const T *squeeze, *excite, *spatial;
+};
+
+// What forward leaves for backward, by image: statistics (3, channels * order), the mean, the maximum and the number of
+// equal maxima over positions; hidden (2, hidden); alpha (channels * order); maps (positions, 2, order), the mean and the
+// maximum over channels; responses (positions, turns, order) of the spatial filters.
+template <typename T> struct GateState {
+    T *statistics, *hidden, *alpha, *maps, *responses;
+};
+
+template <typename T, typename X, int N> struct Gate {
+    static constexpr int count = Lanes<T>::count, W = N > count ? N : count;
+    using narrow = typename Numbers<T, N>::vec;  // the poses of a channel
+    using wide = typename Numbers<T, W>::vec;    // those of as many channels as fit
+    struct Narrow {
+        using vec = narrow;
     };
+    struct Wide {
+        using vec = wide;
+    };
+
     const GateShape &s;
+    const int64_t row = s.channels * N, positions = s.height * s.width, inside = row / s.groups;
+    const int64_t squeezed = s.hidden / s.groups;
+    const Filtering<T> filtering{s.height, s.width, s.kernel};
 
-    INLINE static vec at(const T *from) {
-        vec v;
-        std::memcpy(&v, from, sizeof v);
-        return v;
+    // A result in wide and narrow vectors, of which a row has both unless its length is a multiple of W.
+    struct Both {
+        wide w;
+        narrow n;
+        INLINE wide &of(Wide) { return w; }
+        INLINE narrow &of(Narrow) { return n; }
+    };
+
+    template <size_t... I> INLINE static wide repeated(narrow v, std::index_sequence<I...>) {
+        if constexpr (N == 1) {
+            return wide{} + v[0];
+        } else {
+            return wide{v[I % N]...};
+        }
     }
-    INLINE static void put(T *to, vec v) { std::memcpy(to, &v, sizeof v); }
-    // 1 where numbers are equal, else 0.
-    INLINE static vec equal(vec a, vec b) { return a == b ? vec{} + T(1) : vec{}; }
-
-    template <typename F> void each_image(F function) const {
-#pragma omp parallel for num_threads(s.threads)
-        for (int64_t b = 0; b < s.batch; ++b) function(b);
+    INLINE static Both repeated(narrow v) { return {repeated(v, std::make_index_sequence<W>()), v}; }
+    template <size_t... I> INLINE static narrow part(wide v, int from, std::index_sequence<I...>) {
+        if constexpr (N == 1) {
+            return narrow{} + v[from];
+        } else {
+            return narrow{v[from + I]...};
+        }
     }
-    int64_t row() const { return s.channels * N; }
-    int64_t image() const { return s.positions * row(); }
+    template <typename F> INLINE narrow combined(Both both, const F &function) const {
+        if (row < W) return both.n;
+#pragma GCC unroll 16
+        for (int i = 0; i < W; i += N) both.n = function(both.n, part(both.w, i, std::make_index_sequence<N>()));
+        return both.n;
+    }
 
-    // statistics: mean, maximum and the number of equal maxima over positions, (batch, 3, channels, group).
-    void pool(const T *x, T *statistics) const {
-        each_image([&](int64_t b) {
-            const T *from = x + b * image();
-            std::vector<Cell> sum(s.channels), top(s.channels), ties(s.channels);
-            for (int64_t c = 0; c < s.channels; ++c) {
-                sum[c].v = top[c].v = at(from + c * N);
-                ties[c].v = vec{} + T(1);
+    template <typename Y> INLINE static wide get(Wide, const Y *from) { return load_as<T, W>(from); }
+    template <typename Y> INLINE static narrow get(Narrow, const Y *from) { return load_as<T, N>(from); }
+    template <typename Y> INLINE static void put(Wide, Y *to, wide v) { store_as<W>(to, v); }
+    template <typename Y> INLINE static void put(Narrow, Y *to, narrow v) { store_as<N>(to, v); }
+
+    template <typename V> INLINE static V equal(V a, V b) { return a == b ? V{} + T(1) : V{}; }
+    template <typename V> INLINE static V maximum(V a, V b) { return (b > a) | (b != b) ? b : a; }
+
+    // Calls body(the kind of a vector, its first column) for all vectors of a row.
+    template <typename F> INLINE void over_row(const F &body) const {
+        int64_t v = 0;
+        for (; v + W <= row; v += W) body(Wide{}, v);
+        for (; v < row; v += N) body(Narrow{}, v);
+    }
+
+    void pool(const X *x, T *statistics) const {
+        T *sum = statistics, *top = sum + row, *ties = top + row;
+        for (int64_t i = 0; i < row; ++i) sum[i] = ties[i] = 0, top[i] = -std::numeric_limits<T>::infinity();
+        for (int64_t p = 0; p < positions; ++p, x += row)
+            over_row([&](auto kind, int64_t i) {
+                const auto v = get(kind, x + i), before = get(kind, top + i), number = get(kind, ties + i);
+                put(kind, sum + i, get(kind, sum + i) + v);
+                put(kind, ties + i, v > before ? equal(v, v) : number + equal(v, before));
+                put(kind, top + i, maximum(before, v));
+            });
+        for (int64_t i = 0; i < row; ++i) sum[i] /= positions;
+    }
+
+    // to = matrix from, by groups of channels.
+    static void multiply(const T *matrix, const T *from, T *to, int64_t groups, int64_t outs, int64_t ins) {
+        for (int64_t g = 0; g < groups; ++g, from += ins)
+            for (int64_t o = 0; o < outs; ++o, matrix += ins) {
+                T sum = 0;
+#pragma omp simd reduction(+ : sum)
+                for (int64_t i = 0; i < ins; ++i) sum += matrix[i] * from[i];
+                *to++ = sum;
             }
-            for (int64_t p = 1; p < s.positions; ++p) {
-                from += row();
-                for (int64_t c = 0; c < s.channels; ++c) {
-                    const vec v = at(from + c * N), before = top[c].v;
-                    sum[c].v += v;
-                    ties[c].v = v > before ? vec{} + T(1) : ties[c].v + equal(v, before);
-                    top[c].v = (v > before) | (v != v) ? v : before;
+    }
+    // from = the transposed matrix times to.
+    static void multiply_back(const T *matrix, const T *to, T *from, int64_t groups, int64_t outs, int64_t ins) {
+        for (int64_t g = 0; g < groups; ++g, from += ins) {
+            std::fill(from, from + ins, T(0));
+            for (int64_t o = 0; o < outs; ++o, matrix += ins) {
+                const T value = *to++;
+                for (int64_t i = 0; i < ins; ++i) from[i] += matrix[i] * value;
+            }
+        }
+    }
+
+    static T sigmoid(T value) {
+        typename Lanes<T>::vec v = {};
+        return sigmoid_of(v + value)[0];
+    }
+    template <typename V> INLINE static V sigmoid_of(V v) {
+        const V e = exponential<T>(v > 0 ? -v : v);
+        return (v > 0 ? V{} + T(1) : e) / (1 + e);
+    }
+
+    void gate_channels(const GateWeights<T> &weights, GateState<T> at, T *scratch) const {
+        multiply(weights.squeeze, at.statistics, at.hidden, s.groups, squeezed, inside);
+        multiply(weights.squeeze, at.statistics + row, at.hidden + s.hidden, s.groups, squeezed, inside);
+        for (int64_t i = 0; i < s.hidden; ++i) {
+            const T mean = at.hidden[i], top = at.hidden[s.hidden + i];
+            scratch[i] = (mean < 0 ? 0 : mean) + (top < 0 ? 0 : top);
+        }
+        multiply(weights.excite, scratch, at.alpha, s.groups, inside, squeezed);
+        for (int64_t i = 0; i < row; ++i) at.alpha[i] = sigmoid(at.alpha[i]);
+    }
+
+    void reduce(const X *x, const T *alpha, T *maps) const {
+        for (int64_t p = 0; p < positions; ++p, x += row, maps += 2 * N) {
+            Both sum = {}, top = repeated(narrow{} - std::numeric_limits<T>::infinity());
+            over_row([&](auto kind, int64_t i) {
+                const auto v = get(kind, alpha + i) * get(kind, x + i);
+                sum.of(kind) += v;
+                top.of(kind) = maximum(top.of(kind), v);
+            });
+            store_as<N>(maps, combined(sum, [](narrow a, narrow b) { return a + b; }) / T(s.channels));
+            store_as<N>(maps + N, combined(top, [](narrow a, narrow b) { return maximum(a, b); }));
+        }
+    }
+
+    // alpha_x (positions, order): the sigmoid of the maximum over the turned filters.
+    void gate_positions(const T *responses, T *alpha_x) const {
+        for (int64_t p = 0; p < positions; ++p) store_as<N>(alpha_x + p * N, top_of(responses + p * s.turns * N));
+        int64_t i = 0;
+        for (; i + count <= positions * N; i += count) store_as<count>(alpha_x + i, sigmoid_of(load_as<T, count>(alpha_x + i)));
+        for (; i < positions * N; ++i) alpha_x[i] = sigmoid(alpha_x[i]);
+    }
+    INLINE narrow top_of(const T *responses) const {
+        narrow top = load_as<T, N>(responses);
+        for (int64_t t = 1; t < s.turns; ++t) top = maximum(top, load_as<T, N>(responses + t * N));
+        return top;
+    }
+
+    void apply(const X *x, const T *alpha, const T *alpha_x, X *y) const {
+        for (int64_t p = 0; p < positions; ++p, x += row, y += row, alpha_x += N) {
+            Both w = repeated(load_as<T, N>(alpha_x));
+            over_row([&](auto kind, int64_t i) {
+                put(kind, y + i, get(kind, x + i) * (T(1) - w.of(kind) * get(kind, alpha + i)));
+            });
+        }
+    }
+
+    void forward(const X *x, const GateWeights<T> &weights, const GateState<T> &state, X *y) const {
+#pragma omp parallel num_threads(s.threads)
+        {
+            std::vector<T> scratch(s.hidden), alpha_x(positions * N);
+            std::vector<T> planes(filtering.size(2 * N)), filtered(filtering.size(s.turns * N));
+#pragma omp for
+            for (int64_t b = 0; b < s.batch; ++b) {
+                const X *image = x + b * positions * row;
+                const GateState<T> at = of_image(state, b);
+                pool(image, at.statistics);
+                gate_channels(weights, at, scratch.data());
+                reduce(image, at.alpha, at.maps);
+                filtering.spread(at.maps, 2 * N, planes.data());
+                filtering.apply(planes.data(), 2 * N, weights.spatial, filtered.data(), s.turns * N);
+                filtering.gather(filtered.data(), s.turns * N, at.responses);
+                gate_positions(at.responses, alpha_x.data());
+                apply(image, at.alpha, alpha_x.data(), y + b * positions * row);
+            }
+        }
+    }
+
+    // The gradients of the gate of channels and of the responses through y.
+    void gates_backward(const X *dy, const X *x, GateState<T> at, const T *alpha_x, T *dalpha, T *dresponses) const {
+        std::fill(dalpha, dalpha + row, T(0));
+        for (int64_t p = 0; p < positions; ++p, x += row, dy += row) {
+            const narrow gate = load_as<T, N>(alpha_x + p * N);
+            Both w = repeated(gate), dw = {};
+            over_row([&](auto kind, int64_t i) {
+                const auto t = get(kind, dy + i) * get(kind, x + i);
+                dw.of(kind) += t * get(kind, at.alpha + i);
+                put(kind, dalpha + i, get(kind, dalpha + i) - t * w.of(kind));
+            });
+            const narrow sum = combined(dw, [](narrow a, narrow b) { return a + b; });
+            const narrow top = top_of(at.responses);
+            narrow share = -sum * gate * (T(1) - gate), ties = {};
+            for (int64_t t = 0; t < s.turns; ++t) ties += equal(load_as<T, N>(at.responses + t * N), top);
+            share /= ties;
+            for (int64_t t = 0; t < s.turns; ++t)
+                store_as<N>(dresponses + t * N, equal(load_as<T, N>(at.responses + t * N), top) * share);
+            at.responses += s.turns * N, dresponses += s.turns * N;
+        }
+    }
+
+    // Adds the gradient of the gate of channels through the maps, and makes dmaps the gradients of each gated number,
+    // through the mean, and of each that is equal to the maximum.
+    void reduce_backward(const X *x, GateState<T> at, T *dmaps, T *dalpha) const {
+        for (int64_t p = 0; p < positions; ++p, x += row, at.maps += 2 * N, dmaps += 2 * N) {
+            Both top = repeated(load_as<T, N>(at.maps + N)), ties = {};
+            over_row([&](auto kind, int64_t i) {
+                ties.of(kind) += equal(get(kind, at.alpha + i) * get(kind, x + i), top.of(kind));
+            });
+            const narrow number = combined(ties, [](narrow a, narrow b) { return a + b; });
+            store_as<N>(dmaps, load_as<T, N>(dmaps) / T(s.channels));
+            store_as<N>(dmaps + N, load_as<T, N>(dmaps + N) / number);
+            Both of_mean = repeated(load_as<T, N>(dmaps)), of_top = repeated(load_as<T, N>(dmaps + N));
+            over_row([&](auto kind, int64_t i) {
+                const auto v = get(kind, x + i);
+                const auto is_top = equal(get(kind, at.alpha + i) * v, top.of(kind));
+                put(kind, dalpha + i, get(kind, dalpha + i) + v * (of_mean.of(kind) + is_top * of_top.of(kind)));
+            });
+        }
+    }
+
+    // dalpha becomes that of the logits; dstatistics (2, channels * order) are divided among the positions.
+    void channels_backward(const GateWeights<T> &weights, GateState<T> at, T *dalpha, T *dhidden, T *dstatistics) const {
+        for (int64_t i = 0; i < row; ++i) dalpha[i] *= at.alpha[i] * (1 - at.alpha[i]);
+        multiply_back(weights.excite, dalpha, dhidden, s.groups, inside, squeezed);
+        for (int64_t i = 0; i < s.hidden; ++i) {
+            const T value = dhidden[i];
+            dhidden[i] = at.hidden[i] > 0 ? value : 0;
+            dhidden[s.hidden + i] = at.hidden[s.hidden + i] > 0 ? value : 0;
+        }
+        multiply_back(weights.squeeze, dhidden, dstatistics, s.groups, squeezed, inside);
+        multiply_back(weights.squeeze, dhidden + s.hidden, dstatistics + row, s.groups, squeezed, inside);
+        for (int64_t i = 0; i < row; ++i) {
+            dstatistics[i] /= positions;
+            dstatistics[row + i] /= at.statistics[2 * row + i];
+        }
+    }
+
+    void map_backward(const X *dy, const X *x, GateState<T> at, const T *alpha_x, const T *dmaps, const T *dstatistics,
+                      X *dx) const {
+        const T *largest = at.statistics + row, *shift = dstatistics, *share = shift + row;
+        for (int64_t p = 0; p < positions; ++p, x += row, dy += row, dx += row) {
+            Both w = repeated(load_as<T, N>(alpha_x + p * N)), top = repeated(load_as<T, N>(at.maps + N));
+            Both of_mean = repeated(load_as<T, N>(dmaps)), of_top = repeated(load_as<T, N>(dmaps + N));
+            over_row([&](auto kind, int64_t i) {
+                const auto v = get(kind, x + i), gate = get(kind, at.alpha + i);
+                const auto through_maps = gate * (of_mean.of(kind) + equal(gate * v, top.of(kind)) * of_top.of(kind));
+                const auto through_top = equal(v, get(kind, largest + i)) * get(kind, share + i);
+                put(kind, dx + i, get(kind, dy + i) * (T(1) - w.of(kind) * gate) + through_maps + get(kind, shift + i) +
+                                     through_top);
+            });
+            at.maps += 2 * N, dmaps += 2 * N;
+        }
+    }
+
+    // `reversed` are the spatial filters turned by half a turn, (2 * order, turns * order, k, k). By image: dlogits
+    // (channels * order), dhidden (2, hidden). By chunk of images, of which there are as many whatever the number of
+    // threads: dspatial (turns * order, 2 * order, k, k).
+    void backward(const X *dy, const X *x, const GateWeights<T> &weights, const T *reversed, const GateState<T> &state,
+                  X *dx, T *dlogits, T *dhidden, T *dspatial) const {
+        const int64_t outs = s.turns * N, taps = outs * 2 * N * s.kernel * s.kernel;
+#pragma omp parallel num_threads(s.threads)
+        {
+            std::vector<T> alpha_x(positions * N), dresponses(positions * outs), dmaps(positions * 2 * N);
+            std::vector<T> dstatistics(2 * row), sums(taps * count);
+            std::vector<T> up(filtering.size(outs)), planes(filtering.size(2 * N)), filtered(filtering.size(2 * N));
+#pragma omp for
+            for (int64_t chunk = 0; chunk < s.chunks; ++chunk) {
+                std::fill(sums.begin(), sums.end(), T(0));
+                for (int64_t b = chunk * s.batch / s.chunks; b < (chunk + 1) * s.batch / s.chunks; ++b) {
+                    const X *image = x + b * positions * row, *above = dy + b * positions * row;
+                    const GateState<T> at = of_image(state, b);
+                    T *dalpha = dlogits + b * row;
+                    gate_positions(at.responses, alpha_x.data());
+                    gates_backward(above, image, at, alpha_x.data(), dalpha, dresponses.data());
+                    filtering.spread(dresponses.data(), outs, up.data());
+                    filtering.apply(up.data(), outs, reversed, filtered.data(), 2 * N);
+                    filtering.gather(filtered.data(), 2 * N, dmaps.data());
+                    filtering.spread(at.maps, 2 * N, planes.data());
+                    filtering.add_filter_gradients(planes.data(), 2 * N, up.data(), outs, sums.data());
+                    reduce_backward(image, at, dmaps.data(), dalpha);
+                    channels_backward(weights, at, dalpha, dhidden + b * 2 * s.hidden, dstatistics.data());
+                    X *below = dx + b * positions * row;
+                    map_backward(above, image, at, alpha_x.data(), dmaps.data(), dstatistics.data(), below);
+                }
+                for (int64_t t = 0; t < taps; ++t) {
+                    T total = 0;
+                    for (int i = 0; i < count; ++i) total += sums[t * count + i];
+                    dspatial[chunk * taps + t] = total;
                 }
             }
-            T *to = statistics + 3 * b * row();
-            for (int64_t c = 0; c < s.channels; ++c) {
-                put(to + c * N, sum[c].v / T(s.positions));
-                put(to + row() + c * N, top[c].v);
-                put(to + 2 * row() + c * N, ties[c].v);
-            }
-        });
+        }
     }
 
-    // maps: mean and maximum over the channels of alpha x, (batch, positions, 2, group).
-    void reduce(const T *x, const T *alpha, T *maps) const {
-        each_image([&](int64_t b) {
-            const T *from = x + b * image(), *a = alpha + b * row();
-            T *to = maps + 2 * b * s.positions * N;
-            for (int64_t p = 0; p < s.positions; ++p, from += row(), to += 2 * N) {
-                vec first = at(a) * at(from), sum = first, top = first;
-                for (int64_t c = 1; c < s.channels; ++c) {
-                    const vec v = at(a + c * N) * at(from + c * N);
-                    sum += v;
-                    top = (v > top) | (v != v) ? v : top;
-                }
-                put(to, sum / T(s.channels));
-                put(to + N, top);
-            }
-        });
-    }
-
-    void apply(const T *x, const T *alpha, const T *alpha_x, T *y) const {
-        each_image([&](int64_t b) {
-            const T *from = x + b * image(), *a = alpha + b * row(), *ax = alpha_x + b * s.positions * N;
-            T *to = y + b * image();
-            for (int64_t p = 0; p < s.positions; ++p, from += row(), to += row(), ax += N) {
-                const vec w = at(ax);
-                for (int64_t c = 0; c < s.channels; ++c)
-                    put(to + c * N, at(from + c * N) * (T(1) - w * at(a + c * N)));
-            }
-        });
-    }
-
-    // The gradients of both gates through y.
-    void gates_backward(const T *dy, const T *x, const T *alpha, const T *alpha_x, T *dalpha, T *dalpha_x) const {
-        each_image([&](int64_t b) {
-            const T *from = x + b * image(), *up = dy + b * image(), *a = alpha + b * row();
-            const T *ax = alpha_x + b * s.positions * N;
-            T *to = dalpha_x + b * s.positions * N;
-            std::vector<Cell> da(s.channels, Cell{});
-            for (int64_t p = 0; p < s.positions; ++p, from += row(), up += row(), ax += N, to += N) {
-                const vec w = at(ax);
-                vec dw = {};
-                for (int64_t c = 0; c < s.channels; ++c) {
-                    const vec t = at(up + c * N) * at(from + c * N);
-                    dw -= t * at(a + c * N);
-                    da[c].v -= t * w;
-                }
-                put(to, dw);
-            }
-            for (int64_t c = 0; c < s.channels; ++c) put(dalpha + b * row() + c * N, da[c].v);
-        });
-    }
-
-    // Adds the gradient of the gate of channels through the maps.
-    void reduce_backward(const T *x, const T *alpha, const T *maps, const T *dmaps, T *dalpha) const {
-        each_image([&](int64_t b) {
-            const T *from = x + b * image(), *a = alpha + b * row();
-            const T *m = maps + 2 * b * s.positions * N, *dm = dmaps + 2 * b * s.positions * N;
-            std::vector<Cell> da(s.channels, Cell{});
-            for (int64_t p = 0; p < s.positions; ++p, from += row(), m += 2 * N, dm += 2 * N) {
-                const vec top = at(m + N), of_mean = at(dm) / T(s.channels);
-                const vec of_top = at(dm + N) / ties(from, a, top);
-                for (int64_t c = 0; c < s.channels; ++c) {
-                    const vec v = at(from + c * N);
-                    da[c].v += v * (of_mean + equal(at(a + c * N) * v, top) * of_top);
-                }
-            }
-            for (int64_t c = 0; c < s.channels; ++c) {
-                T *to = dalpha + b * row() + c * N;
-                put(to, at(to) + da[c].v);
-            }
-        });
-    }
-
-    // The gradient of x through y, the maps and the statistics; dstatistics of mean and maximum, (batch, 2, ...).
-    void backward(const T *dy, const T *x, const T *alpha, const T *alpha_x, const T *maps, const T *dmaps,
-                  const T *statistics, const T *dstatistics, T *dx) const {
-        each_image([&](int64_t b) {
-            const T *from = x + b * image(), *up = dy + b * image(), *a = alpha + b * row();
-            const T *ax = alpha_x + b * s.positions * N;
-            const T *m = maps + 2 * b * s.positions * N, *dm = dmaps + 2 * b * s.positions * N;
-            const T *largest = statistics + (3 * b + 1) * row(), *number = largest + row();
-            const T *dmean = dstatistics + 2 * b * row(), *dtop = dmean + row();
-            T *to = dx + b * image();
-            std::vector<Cell> shift(s.channels), share(s.channels);
-            for (int64_t c = 0; c < s.channels; ++c) {
-                shift[c].v = at(dmean + c * N) / T(s.positions);
-                share[c].v = at(dtop + c * N) / at(number + c * N);
-            }
-            for (int64_t p = 0; p < s.positions; ++p) {
-                const vec w = at(ax), top = at(m + N), of_mean = at(dm) / T(s.channels);
-                const vec of_top = at(dm + N) / ties(from, a, top);
-                for (int64_t c = 0; c < s.channels; ++c) {
-                    const vec v = at(from + c * N), gate = at(a + c * N);
-                    const vec through_maps = gate * (of_mean + equal(gate * v, top) * of_top);
-                    const vec through_statistics = shift[c].v + equal(v, at(largest + c * N)) * share[c].v;
-                    put(to + c * N, at(up + c * N) * (T(1) - w * gate) + through_maps + through_statistics);
-                }
-                from += row(), up += row(), to += row(), ax += N, m += 2 * N, dm += 2 * N;
-            }
-        });
-    }
-
-    INLINE vec ties(const T *from, const T *a, vec top) const {
-        vec number = {};
-        for (int64_t c = 0; c < s.channels; ++c) number += equal(at(a + c * N) * at(from + c * N), top);
-        return number;
+    GateState<T> of_image(const GateState<T> &state, int64_t b) const {
+        return {state.statistics + b * 3 * row, state.hidden + b * 2 * s.hidden, state.alpha + b * row,
+                state.maps + b * positions * 2 * N, state.responses + b * positions * s.turns * N};
     }
 };
 
-template <typename T, typename F> void with_order(const GateShape &s, F function) {
+template <typename T, typename X, typename F> void with_order(const GateShape &s, F function) {
     switch (s.order) {
-        case 1: return function(Gates<T, 1>{s});
-        case 2: return function(Gates<T, 2>{s});
-        case 4: return function(Gates<T, 4>{s});
-        case 8: return function(Gates<T, 8>{s});
-        default: return function(Gates<T, 16>{s});
+        case 1: return function(Gate<T, X, 1>{s});
+        case 2: return function(Gate<T, X, 2>{s});
+        case 4: return function(Gate<T, X, 4>{s});
+        case 8: return function(Gate<T, X, 8>{s});
+        default: return function(Gate<T, X, 16>{s});
     }
 }
 
@@ -191,33 +336,25 @@ template <typename T, typename F> void with_order(const GateShape &s, F function
 
 extern "C" {
 
-#define COATTEND_GATES(name, T)                                                                                      \
-    void coattend_gate_pool_##name(const T *x, T *statistics, const GateShape *s) {                                  \
-        with_order<T>(*s, [&](const auto &gates) { gates.pool(x, statistics); });                                    \
-    }                                                                                                                \
-    void coattend_gate_reduce_##name(const T *x, const T *alpha, T *maps, const GateShape *s) {                      \
-        with_order<T>(*s, [&](const auto &gates) { gates.reduce(x, alpha, maps); });                                 \
-    }                                                                                                                \
-    void coattend_gate_apply_##name(const T *x, const T *alpha, const T *alpha_x, T *y, const GateShape *s) {        \
-        with_order<T>(*s, [&](const auto &gates) { gates.apply(x, alpha, alpha_x, y); });                            \
-    }                                                                                                                \
-    void coattend_gate_gates_backward_##name(const T *dy, const T *x, const T *alpha, const T *alpha_x, T *dalpha,   \
-                                             T *dalpha_x, const GateShape *s) {                                      \
-        with_order<T>(*s, [&](const auto &g) { g.gates_backward(dy, x, alpha, alpha_x, dalpha, dalpha_x); });        \
-    }                                                                                                                \
-    void coattend_gate_reduce_backward_##name(const T *x, const T *alpha, const T *maps, const T *dmaps, T *dalpha,  \
-                                              const GateShape *s) {                                                  \
-        with_order<T>(*s, [&](const auto &gates) { gates.reduce_backward(x, alpha, maps, dmaps, dalpha); });         \
-    }                                                                                                                \
-    void coattend_gate_backward_##name(const T *dy, const T *x, const T *alpha, const T *alpha_x, const T *maps,     \
-                                       const T *dmaps, const T *statistics, const T *dstatistics, T *dx,             \
-                                       const GateShape *s) {                                                         \
-        with_order<T>(*s, [&](const auto &gates) {                                                                   \
-            gates.backward(dy, x, alpha, alpha_x, maps, dmaps, statistics, dstatistics, dx);                         \
-        });                                                                                                          \
+#define COATTEND_GATES(name, T, X)                                                                                     \
+    void coattend_gate_forward_##name(const X *x, const T *squeeze, const T *excite, const T *spatial, T *statistics,  \
+                                      T *hidden, T *alpha, T *maps, T *responses, X *y, const GateShape *s) {          \
+        const GateWeights<T> weights = {squeeze, excite, spatial};                                                     \
+        const GateState<T> state = {statistics, hidden, alpha, maps, responses};                                       \
+        with_order<T, X>(*s, [&](const auto &gate) { gate.forward(x, weights, state, y); });                           \
+    }                                                                                                                  \
+    void coattend_gate_backward_##name(const X *dy, const X *x, const T *squeeze, const T *excite, const T *reversed,  \
+                                       T *statistics, T *hidden, T *alpha, T *maps, T *responses, X *dx, T *dlogits,   \
+                                       T *dhidden, T *dspatial, const GateShape *s) {                                  \
+        const GateWeights<T> weights = {squeeze, excite, nullptr};                                                     \
+        const GateState<T> state = {statistics, hidden, alpha, maps, responses};                                       \
+        with_order<T, X>(*s, [&](const auto &gate) {                                                                   \
+            gate.backward(dy, x, weights, reversed, state, dx, dlogits, dhidden, dspatial);                            \
+        });                                                                                                            \
     }
 
-COATTEND_GATES(float, float)
-COATTEND_GATES(double, double)
+COATTEND_GATES(float, float, float)
+COATTEND_GATES(double, double, double)
+COATTEND_GATES(bfloat16, float, bfloat16)
 
 }  // extern "C"

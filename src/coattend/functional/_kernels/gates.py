@@ -9,7 +9,6 @@ import ctypes
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional._kernels import cpu
@@ -18,40 +17,32 @@ from coattend.functional.checks import MAP, check_gradient, check_one_device, ch
 from coattend.functional.gates import GateBanks, gate_gradients, mask_formula
 
 ORDERS = (1, 2, 4, 8, 16)
+CHUNKS = 16
+SHAPE = ("batch", "height", "width", "channels", "order", "hidden", "groups", "turns", "kernel", "chunks", "threads")
+TYPES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat16"}
 
 
 class Shape(ctypes.Structure):
     """``GateShape`` of gates.cpp, field by field."""
 
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("batch", "positions", "channels", "order", "threads"))
+    _fields_ = tuple((name, ctypes.c_int64) for name in SHAPE)
 
 
 def group_gate(x: Tensor, squeeze: Tensor, excite: Tensor, spatial: Tensor) -> tuple[Tensor, ...]:
     """Gate a map: see :func:`coattend.functional.gates.group_gate`.
 
-    Returns the map, and for the backward pass the statistics over positions, the gate of channels, that of positions,
-    and the statistics over channels; without kernels these are empty.
+    Returns the map, and for the backward pass the statistics over positions, what they are squeezed to, the gate of
+    channels, the statistics over channels and the responses of the spatial filters; without kernels these are empty.
     """
     banks = GateBanks(squeeze, excite, spatial)
     _check("group_gate", x, banks)
     if not _is_supported(x):
-        nothing = (x.new_empty(0) for _ in range(4))
+        nothing = (x.new_empty(0) for _ in range(5))
         return _channels_last(x * mask_formula(x, banks)), *nothing
-    dtype = _computed_in(x)
-    planes = _by_position(x, dtype)
-    batch, height, width, channels, order = planes.shape
-    statistics = planes.new_empty(batch, 3, channels, order)
-    _run("pool", planes, statistics)
-    squeezed, excited, filters = (bank.to(dtype) for bank in banks)
-    hidden = _linear(statistics[:, :2], squeezed)
-    alpha = _linear(hidden.relu().sum(1, keepdim=True), excited).sigmoid_().reshape(batch, channels, order)
-    maps = planes.new_empty(batch, height, width, 2, order)
-    _run("reduce", planes, alpha, maps)
-    logits = F.conv2d(_outer(maps), filters, padding=filters.shape[-1] // 2)
-    alpha_x = logits.permute(0, 2, 3, 1).contiguous().sigmoid_()
-    y = torch.empty_like(planes)
-    _run("apply", planes, alpha, alpha_x, y)
-    return y.to(x.dtype).permute(0, 3, 4, 1, 2), statistics, alpha, alpha_x, maps
+    planes = _by_position(x)
+    y, state = torch.empty_like(planes), [x.new_empty(size, dtype=_computed_in(x)) for size in _sizes(x, banks)]
+    _run("forward", x, banks, planes, *(_weights(bank, x) for bank in banks), *state, y)
+    return y.permute(0, 3, 4, 1, 2), *state
 
 
 def group_gate_backward(
@@ -61,9 +52,10 @@ def group_gate_backward(
     excite: Tensor,
     spatial: Tensor,
     statistics: Tensor,
+    hidden: Tensor,
     alpha: Tensor,
-    alpha_x: Tensor,
     maps: Tensor,
+    responses: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of :func:`group_gate` with respect to the map and the banks."""
     banks = GateBanks(squeeze, excite, spatial)
@@ -71,104 +63,75 @@ def group_gate_backward(
     check_gradient("group_gate_backward", grad, x.shape, x)
     if not _is_supported(x):
         raise ValueError("group_gate_backward expects tensors that the C++ kernels support; differentiate the formula.")
-    batch, channels, order, height, width = x.shape
-    shapes = (batch, 3, channels, order), (batch, channels, order), (batch, height, width, order)
-    given = statistics.shape, alpha.shape, alpha_x.shape, maps.shape
-    if given != (*shapes, (batch, height, width, 2, order)):
+    given = statistics, hidden, alpha, maps, responses
+    if [tuple(tensor.shape) for tensor in given] != _sizes(x, banks):
         raise ValueError(
             f"group_gate_backward expects the statistics and gates that group_gate returned for x {tuple(x.shape)}, "
-            f"got shapes {', '.join(str(tuple(shape)) for shape in given)}."
+            f"got shapes {', '.join(str(tuple(tensor.shape)) for tensor in given)}."
         )
-    dtype = _computed_in(x)
-    statistics, alpha, alpha_x, maps = (t.to(dtype).contiguous() for t in (statistics, alpha, alpha_x, maps))
-    planes, up = _by_position(x, dtype), _by_position(grad, dtype)
-    squeezed, excited, filters = (bank.to(dtype) for bank in banks)
-    grad_alpha, grad_alpha_x = torch.empty_like(alpha), torch.empty_like(alpha_x)
-    _run("gates_backward", planes, up, planes, alpha, alpha_x, grad_alpha, grad_alpha_x)
-
-    grad_logits = (grad_alpha_x * alpha_x * (1 - alpha_x)).permute(0, 3, 1, 2)
-    grad_planes, grad_spatial = _spatial_gradients(grad_logits, _outer(maps), filters)
-    grad_maps = grad_planes.permute(0, 2, 3, 1).contiguous()
-    _run("reduce_backward", planes, planes, alpha, maps, grad_maps, grad_alpha)
-
-    pairs = statistics[:, :2]
-    hidden = _linear(pairs, squeezed)
-    pooled = hidden.relu().sum(1, keepdim=True)
-    grad_pooled, grad_excite = _linear_gradients((grad_alpha * alpha * (1 - alpha)).unsqueeze(1), pooled, excited)
-    grad_statistics, grad_squeeze = _linear_gradients(grad_pooled * (hidden > 0), pairs, squeezed)
-
+    dtype, planes = _computed_in(x), _by_position(x)
+    state = [tensor.to(dtype).contiguous() for tensor in given]
     grad_x = torch.empty_like(planes)
-    _run("backward", planes, up, planes, alpha, alpha_x, maps, grad_maps, statistics, grad_statistics, grad_x)
+    grad_logits, grad_hidden = torch.empty_like(state[2]), torch.empty_like(state[1])
+    grad_spatial = grad_logits.new_empty(_chunks(x), *spatial.shape)
+    weights = (_weights(bank, x) for bank in (squeeze, excite, spatial.transpose(0, 1).flip(2, 3)))
+    gradients = grad_x, grad_logits, grad_hidden, grad_spatial
+    _run("backward", x, banks, _by_position(grad.to(x.dtype)), planes, *weights, *state, *gradients)
+
+    pooled = state[1].relu().sum(1, keepdim=True)
     return (
-        grad_x.to(x.dtype).permute(0, 3, 4, 1, 2),
-        grad_squeeze.to(squeeze.dtype),
-        grad_excite.to(excite.dtype),
-        grad_spatial.to(spatial.dtype).contiguous(),
+        grad_x.permute(0, 3, 4, 1, 2),
+        _matrix_gradient(grad_hidden, state[0][:, :2], squeeze),
+        _matrix_gradient(grad_logits.unsqueeze(1), pooled, excite),
+        grad_spatial.sum(0).to(spatial.dtype),
     )
 
 
-def _linear(x: Tensor, bank: Tensor) -> Tensor:
-    """Apply a matrix (out, in / groups) to rows, (batch, number, in...) -> (batch, number, out).
-
-    As products of matrices: 1x1 convolutions of so few numbers take longer, with one channel 2 ms backward.
-    """
-    return _joined(torch.bmm(_divided(x, bank), _matrices(x, bank).mT), x)
-
-
-def _linear_gradients(grad: Tensor, x: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of :func:`_linear` with respect to the rows, (batch, number, in), and the matrix."""
-    rows, matrices = _divided(x, bank), _matrices(x, bank)
+def _matrix_gradient(grad: Tensor, rows: Tensor, bank: Tensor) -> Tensor:
+    """Return the gradient of a matrix by groups of channels, (out, in / groups), from two rows of an image or one."""
+    rows = rows.reshape(rows.shape[0] * rows.shape[1], -1, bank.shape[1]).transpose(0, 1)
     up = grad.reshape(rows.shape[1], len(rows), -1).transpose(0, 1)
-    return _joined(torch.bmm(up, matrices), x), torch.bmm(up.mT, rows).reshape(bank.shape)
+    return torch.bmm(up.mT, rows).reshape(bank.shape).to(bank.dtype)
 
 
-def _matrices(x: Tensor, bank: Tensor) -> Tensor:
-    """Return a matrix by groups of channels, (groups, out / groups, in / groups)."""
-    return bank.reshape(x[0, 0].numel() // bank.shape[1], -1, bank.shape[1])
+def _sizes(x: Tensor, banks: GateBanks) -> list[tuple[int, ...]]:
+    """Return the shapes of what forward leaves for backward."""
+    batch, channels, order, height, width = x.shape
+    rows = (batch, 3, channels, order), (batch, 2, len(banks.squeeze)), (batch, channels, order)
+    return [*rows, (batch, height, width, 2, order), (batch, height, width, len(banks.spatial))]
 
 
-def _divided(x: Tensor, bank: Tensor) -> Tensor:
-    """Return rows by groups of channels, (groups, batch * number, in / groups)."""
-    return x.reshape(x.shape[0] * x.shape[1], -1, bank.shape[1]).transpose(0, 1)
+def _chunks(x: Tensor) -> int:
+    """Return the number of chunks of a batch whose sums are kept apart, so that they do not depend on the threads."""
+    return min(len(x), CHUNKS)
 
 
-def _joined(rows: Tensor, x: Tensor) -> Tensor:
-    """Return rows of groups of channels as (batch, number, channels)."""
-    return rows.transpose(0, 1).reshape(*x.shape[:2], -1)
-
-
-def _spatial_gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    padding = [weight.shape[-1] // 2] * 2
-    gradients = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, [True, True, False]
-    )
-    return gradients[0], gradients[1]
-
-
-def _outer(maps: Tensor) -> Tensor:
-    """Return (batch, height, width, 2, group) as planes (batch, 2 * group, height, width)."""
-    return maps.flatten(3).permute(0, 3, 1, 2)
-
-
-def _run(name: str, planes: Tensor, *tensors: Tensor) -> None:
-    batch, height, width, channels, order = planes.shape
-    given = (planes, *tensors) if name in ("pool", "reduce", "apply") else tensors
-    kernel = getattr(cpu.library(), f"coattend_gate_{name}_{cpu.TYPES[planes.dtype]}")
-    shape = Shape(batch, height * width, channels, order, torch.get_num_threads())
-    kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in given), ctypes.byref(shape))
+def _run(step: str, x: Tensor, banks: GateBanks, *tensors: Tensor) -> None:
+    batch, channels, order, height, width = x.shape
+    hidden, inside = banks.squeeze.shape
+    turns, kernel = len(banks.spatial) // order, banks.spatial.shape[-1]
+    groups, chunks, threads = channels * order // inside, _chunks(x), torch.get_num_threads()
+    function = getattr(cpu.library(), f"coattend_gate_{step}_{TYPES[x.dtype]}")
+    shape = Shape(batch, height, width, channels, order, hidden, groups, turns, kernel, chunks, threads)
+    function(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(shape))
 
 
 def _is_supported(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.shape[2] in ORDERS and x.numel() > 0 and cpu.library() is not None
+    fits = x.device.type == "cpu" and x.dtype in TYPES and x.shape[2] in ORDERS and x.numel() > 0
+    return fits and cpu.library() is not None
 
 
 def _computed_in(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _by_position(x: Tensor, dtype: torch.dtype) -> Tensor:
+def _weights(bank: Tensor, x: Tensor) -> Tensor:
+    return bank.to(_computed_in(x)).contiguous()
+
+
+def _by_position(x: Tensor) -> Tensor:
     """Return a map as (batch, height, width, channels, group), without a copy if that is how it is in memory."""
-    return x.to(dtype).permute(0, 3, 4, 1, 2).contiguous()
+    return x.permute(0, 3, 4, 1, 2).contiguous()
 
 
 def _channels_last(x: Tensor) -> Tensor:
@@ -184,7 +147,9 @@ def _check(function: str, x: Tensor, banks: GateBanks) -> None:
     hidden, inside = banks.squeeze.shape
     groups = planes // inside if inside and planes % inside == 0 else 0
     k = banks.spatial.shape[-1]
-    if not groups or banks.excite.shape != (planes, hidden // groups) or banks.spatial.shape != (n, 2 * n, k, k):
+    turns = len(banks.spatial) // n if n else 0
+    fits = groups and turns and hidden % groups == 0 and k % 2 == 1
+    if not fits or banks.excite.shape != (planes, hidden // groups) or banks.spatial.shape != (turns * n, 2 * n, k, k):
         raise ValueError(
             f"{function} expects the banks of a gate for x {tuple(x.shape)}, got {tuple(banks.squeeze.shape)}, "
             f"{tuple(banks.excite.shape)} and {tuple(banks.spatial.shape)}; pass those of a GroupGate2d."
@@ -196,10 +161,9 @@ def _fake(x: Tensor, squeeze: Tensor, excite: Tensor, spatial: Tensor) -> tuple[
     batch, channels, order, height, width = x.shape
     y = x.new_empty(batch, height, width, channels, order).permute(0, 3, 4, 1, 2)
     if not _is_supported(x):
-        return y, *(x.new_empty(0) for _ in range(4))
-    sizes = (batch, 3, channels, order), (batch, channels, order), (batch, height, width, order)
-    dtype = _computed_in(x)
-    return y, *(x.new_empty(size, dtype=dtype) for size in (*sizes, (batch, height, width, 2, order)))
+        return y, *(x.new_empty(0) for _ in range(5))
+    sizes = _sizes(x, GateBanks(squeeze, excite, spatial))
+    return y, *(x.new_empty(size, dtype=_computed_in(x)) for size in sizes)
 
 
 def _fake_backward(
@@ -223,13 +187,14 @@ def _backward(ctx: Any, grad: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
 
 
 define(
-    "group_gate(Tensor x, Tensor squeeze, Tensor excite, Tensor spatial) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "group_gate(Tensor x, Tensor squeeze, Tensor excite, Tensor spatial)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     group_gate,
     _fake,
 )
 define(
     "group_gate_backward(Tensor grad, Tensor x, Tensor squeeze, Tensor excite, Tensor spatial, Tensor statistics,"
-    " Tensor alpha, Tensor alpha_x, Tensor maps) -> (Tensor, Tensor, Tensor, Tensor)",
+    " Tensor hidden, Tensor alpha, Tensor maps, Tensor responses) -> (Tensor, Tensor, Tensor, Tensor)",
     group_gate_backward,
     _fake_backward,
 )
