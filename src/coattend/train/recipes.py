@@ -44,7 +44,14 @@ HOUSE = Recipe(
 # Ours. For the leaderboard: all training images, continuous rotation and elastic bending, one cycle; the error is that
 # after the last epoch, so that neither validation nor test images choose anything. Learning rate, decay and bending are
 # those of house and of a single run, to be chosen on the split of 10,000 and 2,000 images (--set train_on=train).
-STRONG = replace(HOUSE, name="strong", train_on="train+valid", augmentation=("elastic=1.5", "rotate"), epochs=60)
+STRONG = replace(
+    HOUSE,
+    name="strong",
+    train_on="train+valid",
+    augmentation=("elastic=1.5", "rotate"),
+    epochs=40,
+    precision="auto",
+)
 
 # Ours. For masks and for images of hundreds of pixels: small batches, exact turns and mirrors. Not tuned.
 DENSE = replace(
