@@ -59,7 +59,7 @@ INLINE bool all(bits b) {
     return (w[0] & w[1] & w[2] & w[3]) == -1;
 }
 
-// Matrices as mixed() needs them, divided by the order, and transposed for the gradient.
+// Matrices as mixed() needs them, divided by the order: for logits of base 2, and transposed for the gradient.
 template <int N> struct Factors {
     int64_t step;
     bool finite = true;
@@ -73,7 +73,7 @@ template <int N> struct Factors {
             for (int g = 0; g < N; ++g)
                 for (int d = 0; d < N; ++d) {
                     const float *matrix = matrices + c * N * N;
-                    forward[d * step + c * N + g] = matrix[(g ^ d) * N + g] / N;
+                    forward[d * step + c * N + g] = float(L::log2_e) / N * matrix[(g ^ d) * N + g];
                     backward[d * step + c * N + g] = matrix[g * N + (g ^ d)] / N;
                     finite &= matrix[g * N + d] * 0 == 0;
                 }
@@ -91,7 +91,7 @@ template <int N, int K> struct Attention {
     INLINE void find(const vec *factors) {
         for (int k = 0; k < K; ++k) logit[k] = mixed<N>(x[k], factors);
         for (int k = 0; k < K; ++k) top[k] = largest_of_poses<N>(logit[k]);
-        for (int k = 0; k < K; ++k) mask[k] = exponential<float>(logit[k] - top[k]);
+        for (int k = 0; k < K; ++k) mask[k] = power_of_two(logit[k] - top[k]);
     }
 };
 

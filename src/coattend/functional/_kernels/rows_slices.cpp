@@ -54,7 +54,7 @@ template <int N> struct SliceAttention {
             top = k == 0 ? logit[0] : larger(logit[k], top);
         }
 #pragma GCC unroll 8
-        for (int k = 0; k < N; ++k) mask[k] = exponential<float>(logit[k] - top);
+        for (int k = 0; k < N; ++k) mask[k] = power_of_two((logit[k] - top) * L::log2_e);
     }
 };
 
