@@ -48,6 +48,7 @@ PLANNED: Mapping[str, int] = {  # rows that are to be run, with the number of se
             "p4cnn:group=C8,width=6,head=max",
             "e4cnn",
             "e4cnn:generated=false",
+            "e4cnn:width=26,generated=false",
             "p4cnn:attention=gate,head=max",
             "p4cnn:head=max,width=11",
             "a_p4cnn:attention=output,head=max",
