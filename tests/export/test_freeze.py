@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import coattend as ca
 from coattend.export import LayerTracer, freeze, freeze_layer
 from coattend.export.freeze import frozen_with_outputs
-from coattend.export.fused import FrozenUnit
+from coattend.export.fused import FrozenForm
 from coattend.export.graph import Builder, Value
 from coattend.nn.observe import estimate_norm_statistics
 
@@ -98,6 +98,9 @@ def test_networks_freeze(name: str) -> None:
         "e4cnn:width=4,generated=false,group=D4",
         "e4cnn:width=2,slices=1,group=C8,kernel=3,filters=steerable,attention=output,relative=0-2",
         "a_p4cnn:width=3,relative=0-1",
+        "p4cnn:width=3,attention=gate,head=max",
+        "p4cnn:width=2,attention=gate,group=C8,filters=steerable",
+        "p4cnn:width=3,attention=slice_gate",
     ],
 )
 def test_every_option_freezes(name: str) -> None:
@@ -193,7 +196,13 @@ def test_backbones_return_their_maps() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a_p4cnn:width=4", "a_p4cnn:width=4,attention=output", "a_p4m_resnet44:width=3,blocks=1"]
+    "name",
+    [
+        "a_p4cnn:width=4",
+        "a_p4cnn:width=4,attention=output",
+        "p4cnn:width=4,attention=gate",
+        "a_p4m_resnet44:width=3,blocks=1",
+    ],
 )
 def test_float32_in_one_pass(name: str) -> None:
     size = ca.model_entry(name).image_size
@@ -204,7 +213,10 @@ def test_float32_in_one_pass(name: str) -> None:
     torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["p4cnn:width=4", "a_p4cnn:width=4", "a_p4m_allcnn:width=3", "a_r_nin_x4:width=6"])
+@pytest.mark.parametrize(
+    "name",
+    ["p4cnn:width=4", "a_p4cnn:width=4", "p4cnn:width=4,attention=gate", "a_p4m_allcnn:width=3", "a_r_nin_x4:width=6"],
+)
 def test_bfloat16_loses_no_more_than_unfrozen(name: str) -> None:
     size = ca.model_entry(name).image_size
     model = ready(ca.create_model(name), ca.create_model(name).in_channels, size, size).float()
@@ -217,16 +229,17 @@ def test_bfloat16_loses_no_more_than_unfrozen(name: str) -> None:
     assert max(others) < 0.02 + 1.5 * unfrozen < 0.3
 
 
-def test_copies_keep_the_operators_and_traces_are_plain_torch() -> None:
-    model = ready(ca.create_model("a_p4cnn:width=3"), 1, 28, 28)
+@pytest.mark.parametrize(("name", "constant"), [("a_p4cnn", "matrices"), ("p4cnn:attention=gate", "spatial")])
+def test_copies_keep_the_operators_and_traces_are_plain_torch(name: str, constant: str) -> None:
+    model = ready(ca.create_model(name, width=3), 1, 28, 28)
     frozen = freeze(model)
     x = torch.randn(2, 1, 28, 28)
     copied = copy.deepcopy(frozen)
-    units = [name for name, module in frozen.named_modules() if isinstance(module, FrozenUnit)]
+    units = [name for name, module in frozen.named_modules() if isinstance(module, FrozenForm)]
     assert len(units) == 7
-    assert all(isinstance(copied.get_submodule(name), FrozenUnit) for name in units)
+    assert all(isinstance(copied.get_submodule(name), FrozenForm) for name in units)
     assert torch.equal(copied(x), frozen(x))
-    frozen.get_submodule(units[0]).matrices.zero_()
+    frozen.get_submodule(units[0]).get_buffer(constant).zero_()
     assert not torch.equal(copied(x), frozen(x))
     traced = torch.fx.symbolic_trace(copied)
     check_is_plain_torch(traced)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx, nn
 
-from coattend.export.fused import FrozenAttention, FrozenSliceConv2d, slice_index
+from coattend.export.fused import FrozenAttention, FrozenGate, FrozenSliceConv2d, slice_index
 from coattend.export.graph import Fold, Value
 from coattend.export.trace import add_operations
+from coattend.functional.gates import GateBanks
 from coattend.nn import AttentionLayer, PoseAttention
 
 if TYPE_CHECKING:
@@ -41,6 +42,17 @@ def _fold_through(fold: Fold | None, matrices: Tensor) -> Fold | None:
     if fold is None or fold.matrices:
         return None
     return replace(fold, matrices=((matrices, torch.arange(len(matrices))),))
+
+
+def gate(builder: Builder, layer: AttentionLayer, banks: GateBanks, value: Value) -> Value:
+    """Return what the gates of a layer compute: a fused unit in PyTorch, else the operations of the layer."""
+    if not builder.eager or builder.masks:
+        return traced_attention(builder, layer, value)
+    name = f"attention.{builder.name}"
+    if not layer.input_on_group:
+        return Value(builder.module(name, FrozenGate(banks, 1), builder.original(value)), owned=True)
+    order = layer.group.order
+    return Value(builder.module(name, FrozenGate(banks, order), builder.folded(value, order)), order, owned=True)
 
 
 def traced_attention(builder: Builder, layer: AttentionLayer, value: Value) -> Value:

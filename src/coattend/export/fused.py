@@ -15,27 +15,14 @@ from torch import Tensor, fx, nn
 
 from coattend.functional.attention import attend, attend_slices, plane_index
 from coattend.functional.dispatch import is_exporting
+from coattend.functional.gates import GateBanks, apply_gates, mask_formula
 from coattend.functional.layout import folded, joined, poses_first
 from coattend.functional.normalization import fuses_norm, normalize
 from coattend.functional.planes import RESPONSE_BYTES, batch_parts
 
 
-class FrozenUnit(nn.Module):
-    """Base class: ``forward`` uses fused operators, ``standard`` computes the same by functions of torch.
-
-    - matrices: of co-attention, (channels, group, group)
-    - offset: (output channels,), added at the end, or None
-    - relu: whether a ReLU follows
-    """
-
-    matrices: Tensor
-    offset: Tensor | None
-
-    def __init__(self, matrices: Tensor, offset: Tensor | None = None) -> None:
-        super().__init__()
-        self.register_buffer("matrices", matrices.detach().clone())
-        self.register_buffer("offset", None if offset is None else offset.detach().clone())
-        self.relu = False
+class FrozenForm(nn.Module):
+    """Base class: ``forward`` uses fused operators, ``standard`` computes the same by functions of torch."""
 
     def forward(self, planes: Tensor) -> Tensor:
         """Return planes (batch, channels * group, height, width)."""
@@ -56,11 +43,51 @@ class FrozenUnit(nn.Module):
         traced.recompile()
         return traced.__reduce__()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenUnit:
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenForm:
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
         return copied
+
+
+class FrozenGate(FrozenForm):
+    """Gates of channels and positions, of planes with ``order`` poses."""
+
+    def __init__(self, banks: GateBanks, order: int) -> None:
+        super().__init__()
+        for name, bank in zip(GateBanks._fields, banks, strict=True):
+            self.register_buffer(name, bank.detach().clone())
+        self.order = order
+
+    def fused(self, planes: Tensor) -> Tensor:
+        """See :meth:`FrozenForm.fused`."""
+        return folded(apply_gates(planes.unflatten(1, (-1, self.order)), self._banks()))
+
+    def standard(self, planes: Tensor) -> Tensor:
+        """See :meth:`FrozenForm.standard`."""
+        x = planes.unflatten(1, (-1, self.order))
+        return (x * mask_formula(x, self._banks())).flatten(1, 2)
+
+    def _banks(self) -> GateBanks:
+        return GateBanks(*(self.get_buffer(name) for name in GateBanks._fields))
+
+
+class FrozenUnit(FrozenForm):
+    """Base class of co-attention with what follows it.
+
+    - matrices: of co-attention, (channels, group, group)
+    - offset: (output channels,), added at the end, or None
+    - relu: whether a ReLU follows
+    """
+
+    matrices: Tensor
+    offset: Tensor | None
+
+    def __init__(self, matrices: Tensor, offset: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("matrices", matrices.detach().clone())
+        self.register_buffer("offset", None if offset is None else offset.detach().clone())
+        self.relu = False
 
     @property
     def wide(self) -> torch.dtype:
@@ -96,14 +123,14 @@ class FrozenAttention(FrozenUnit):
     """Co-attention, an offset, and perhaps a ReLU."""
 
     def fused(self, planes: Tensor) -> Tensor:
-        """See :meth:`FrozenUnit.fused`."""
+        """See :meth:`FrozenForm.fused`."""
         by_pose = planes.unflatten(1, (-1, self.matrices.shape[-1]))
         if fuses_norm(by_pose, by_pose.shape[1], by_pose.shape[2]):
             return self._in_one_pass(by_pose, self.matrices)
         return self._finish(attend(by_pose, self.matrices).flatten(1, 2))
 
     def standard(self, planes: Tensor) -> Tensor:
-        """See :meth:`FrozenUnit.standard`."""
+        """See :meth:`FrozenForm.standard`."""
         planes = self._wide(planes)
         return self._finish(standard_mask(planes, self._logit_matrices()).mul_(planes))
 
@@ -122,7 +149,7 @@ class FrozenSliceConv2d(FrozenUnit):
         self.slices = len(self.rows) // matrices.shape[-1]
 
     def fused(self, planes: Tensor) -> Tensor:
-        """See :meth:`FrozenUnit.fused`; in parts of the batch whose responses stay in the cache."""
+        """See :meth:`FrozenForm.fused`; in parts of the batch whose responses stay in the cache."""
         positions = planes.shape[-2:].numel() // math.prod(self.conv.stride)
         image_bytes = self.conv.out_channels * positions * planes.element_size()
         parts = [self._attended(part) for part in batch_parts(planes, image_bytes, RESPONSE_BYTES)]
@@ -137,7 +164,7 @@ class FrozenSliceConv2d(FrozenUnit):
         return self._finish(summed.flatten(1, 2))
 
     def standard(self, planes: Tensor) -> Tensor:
-        """See :meth:`FrozenUnit.standard`; one slice after the other, which keeps what is gathered in the cache."""
+        """See :meth:`FrozenForm.standard`; one slice after the other, which keeps what is gathered in the cache."""
         responses = self._wide(self.conv(self._by_pose(planes)))
         index = slice_index(self.conv, self.rows, self.matrices.shape[-1]).to(self.matrices.device)
         matrices = self._logit_matrices().unflatten(0, (-1, self.slices))

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from coattend.export import attention_rules
 from coattend.export.fused import FrozenUnit
+from coattend.functional.gates import GateBanks
 from coattend.functional.planes import fills_registers
 from coattend.nn import AttentionLayer
 
@@ -104,6 +105,10 @@ class Builder:
     def co_attention(self, matrices: Tensor, value: Value) -> Value:
         """Add co-attention with matrices (channels, group, group) to the layer that is being frozen."""
         return attention_rules.co_attention(self, matrices, value)
+
+    def gate(self, layer: AttentionLayer, banks: GateBanks, value: Value) -> Value:
+        """Add a layer of gates."""
+        return attention_rules.gate(self, layer, banks, value)
 
     def traced(self, layer: AttentionLayer, value: Value) -> Value:
         """Add the operations that an attention layer executes."""

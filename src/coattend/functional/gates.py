@@ -16,7 +16,7 @@ from coattend.functional.attention import without_autocast
 from coattend.functional.checks import MAP, check_group, check_parameters, check_tensor
 from coattend.functional.dispatch import decomposes
 from coattend.functional.filter_bank import group_filters
-from coattend.functional.pose_linear import apply_bank, pose_bank, relative_table
+from coattend.functional.pose_linear import pose_bank, relative_table
 from coattend.functional.tables import turn_tables
 from coattend.groups import Filters, FiniteGroup
 
@@ -92,10 +92,11 @@ def mask_formula(x: Tensor, banks: GateBanks) -> Tensor:
 
 def channel_gate(x: Tensor, squeeze: Tensor, excite: Tensor) -> Tensor:
     """Return alpha_C, (batch, channels, group), from the mean and the maximum over the positions of a map."""
-    statistics = torch.stack([x.mean((-2, -1)), x.amax((-2, -1))], dim=-1)
+    statistics = torch.stack([x.mean((-2, -1)), x.amax((-2, -1))], dim=-1).flatten(1, 2)
     groups = x.shape[1] * x.shape[2] // squeeze.shape[1]
-    hidden = apply_bank(statistics, squeeze, groups).relu()
-    return apply_bank(hidden.sum(-1), excite, groups).sigmoid()
+    hidden = F.conv2d(statistics[..., None], squeeze[..., None, None], groups=groups).relu()
+    logits = F.conv2d(hidden.sum(2, keepdim=True), excite[..., None, None], groups=groups)
+    return logits.flatten(1).unflatten(1, (-1, x.shape[2])).sigmoid()
 
 
 def channel_statistics(x: Tensor, gate: Tensor) -> Tensor:

@@ -89,9 +89,11 @@ class GroupGate2d(PoseAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        if _needs_mask(self):
-            return self.mask(x) * x
-        return apply_gates(x, GateBanks(*self.channel.banks(), self.spatial.filters()))
+        return self.mask(x) * x if _needs_mask(self) else apply_gates(x, _banks(self))
+
+    def freeze(self, builder: Any, value: Any) -> Any:
+        """See :meth:`AttentionLayer.freeze`; one unit in PyTorch."""
+        return super().freeze(builder, value) if _needs_mask(self) else builder.gate(self, _banks(self), value)
 
     def check(self, x: Tensor) -> None:
         """Require a map with the layer's channels and poses, on the device and in the dtype of its parameters."""
@@ -187,10 +189,11 @@ class LiftingGate2d(AttentionLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        if _needs_mask(self):
-            return self.mask(x) * x
-        banks = GateBanks(*self.channel.banks(), self.spatial.filters())
-        return apply_gates(x.unsqueeze(2), banks).squeeze(2)
+        return self.mask(x) * x if _needs_mask(self) else apply_gates(x.unsqueeze(2), _banks(self)).squeeze(2)
+
+    def freeze(self, builder: Any, value: Any) -> Any:
+        """See :meth:`AttentionLayer.freeze`; one unit in PyTorch."""
+        return super().freeze(builder, value) if _needs_mask(self) else builder.gate(self, _banks(self), value)
 
     def check(self, x: Tensor) -> None:
         """Require an image with the layer's channels, on the device and in the dtype of its parameters."""
@@ -240,6 +243,10 @@ class ChannelGate(TabledModule):
 
     def _tables(self) -> dict[str, Tensor]:
         return {"relative": relative_table(self.group)}
+
+
+def _banks(gate: GroupGate2d | LiftingGate2d) -> GateBanks:
+    return GateBanks(*gate.channel.banks(), gate.spatial.filters())
 
 
 def _needs_mask(gate: GroupGate2d | LiftingGate2d) -> bool:

@@ -42,8 +42,8 @@ HOUSE = Recipe(
 )
 
 # Ours. For the leaderboard: all training images, continuous rotation and elastic bending, one cycle; the error is that
-# after the last epoch, so that neither validation nor test images choose anything. Learning rate, decay and bending were
-# chosen on the split of 10,000 and 2,000 images for p4cnn:head=max (docs/training.md#the-recipe-strong).
+# after the last epoch, so that neither validation nor test images choose anything. Learning rate, decay and bending
+# were chosen on the split of 10,000 and 2,000 images for p4cnn:head=max (docs/training.md#the-recipe-strong).
 STRONG = replace(
     HOUSE,
     name="strong",
