@@ -159,7 +159,7 @@ def test_recipes_lists_every_field_with_its_values(capsys: pytest.CaptureFixture
     lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.strip()}
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names & set(lines) == names - {"name", "settings"}
-    assert lines["epochs"] == ["12", "30", "60", "30", "300"]
+    assert lines["epochs"] == ["12", "30", "40", "30", "300"]
     assert lines["optimizer"] == ["adamw", "adamw", "adamw", "adamw", "adam"]
 
 

@@ -102,7 +102,7 @@ def test_strong_takes_all_images_and_looks_at_the_test_images_once(
 ) -> None:
     recipe = get_recipe("strong", MODEL)
     assert (recipe.data, recipe.train_on, recipe.schedule) == ("rotated-mnist", "train+valid", "one-cycle")
-    assert (recipe.test_every, recipe.precision, recipe.averaging) == (0, "32-true", 0)
+    assert (recipe.test_every, recipe.precision, recipe.averaging) == (0, "auto", 0)
     assert recipe.augmentation == ("elastic=1.5", "rotate")
     looks: list[int] = []
     monkeypatch.setattr(
