@@ -121,3 +121,14 @@ def test_other_weights_by_functional_call(layer: PoseConv2d) -> None:
     y = torch.func.functional_call(layer, other, x)
     layer.weight.copy_(other["weight"])
     assert torch.equal(y, fresh(layer, x))
+
+
+@pytest.mark.parametrize("filters", ["free", "steerable"])
+def test_filters_kept_under_autocast_serve_without_it(filters: str) -> None:
+    layer = ca.nn.LiftingConv2d(1, 3, 5, "C8", filters=filters).float().eval()
+    x = torch.randn(2, 1, 9, 9, dtype=torch.float32)
+    with torch.no_grad():
+        expected = copy.deepcopy(layer)(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+        assert torch.equal(layer(x), expected)

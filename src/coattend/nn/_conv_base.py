@@ -243,7 +243,8 @@ class PoseConv2d(TabledModule):
             return None
         channels_last, cache = prefers_channels_last(x) and not self._is_in_planes(), self._cache
         if cache is None or not cache.suit(weight, channels_last):
-            bank = self.filters()
+            with torch.autocast(weight.device.type, enabled=False):  # which would keep filters of another type
+                bank = self.filters()
             bank = bank_channels_last(bank) if channels_last else bank.contiguous()
             self._cache = cache = CachedFilters(weight.detach().clone(), channels_last, bank)
         return cache.bank
