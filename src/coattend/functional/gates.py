@@ -94,6 +94,7 @@ def channel_gate(x: Tensor, squeeze: Tensor, excite: Tensor) -> Tensor:
     """Return alpha_C, (batch, channels, group), from the mean and the maximum over the positions of a map."""
     statistics = torch.stack([x.mean((-2, -1)), x.amax((-2, -1))], dim=-1).flatten(1, 2)
     groups = x.shape[1] * x.shape[2] // squeeze.shape[1]
+    # Not by apply_bank, which branches on the number of axes: torch.fx traces this for files of frozen networks.
     hidden = F.conv2d(statistics[..., None], squeeze[..., None, None], groups=groups).relu()
     logits = F.conv2d(hidden.sum(2, keepdim=True), excite[..., None, None], groups=groups)
     return logits.flatten(1).unflatten(1, (-1, x.shape[2])).sigmoid()
