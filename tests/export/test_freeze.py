@@ -201,6 +201,7 @@ def test_backbones_return_their_maps() -> None:
         "a_p4cnn:width=4",
         "a_p4cnn:width=4,attention=output",
         "p4cnn:width=4,attention=gate",
+        "e4cnn:width=4",
         "a_p4m_resnet44:width=3,blocks=1",
     ],
 )
@@ -215,7 +216,14 @@ def test_float32_in_one_pass(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["p4cnn:width=4", "a_p4cnn:width=4", "p4cnn:width=4,attention=gate", "a_p4m_allcnn:width=3", "a_r_nin_x4:width=6"],
+    [
+        "p4cnn:width=4",
+        "a_p4cnn:width=4",
+        "p4cnn:width=4,attention=gate",
+        "e4cnn:width=4",
+        "a_p4m_allcnn:width=3",
+        "a_r_nin_x4:width=6",
+    ],
 )
 def test_bfloat16_loses_no_more_than_unfrozen(name: str) -> None:
     size = ca.model_entry(name).image_size
@@ -229,17 +237,20 @@ def test_bfloat16_loses_no_more_than_unfrozen(name: str) -> None:
     assert max(others) < 0.02 + 1.5 * unfrozen < 0.3
 
 
-@pytest.mark.parametrize(("name", "constant"), [("a_p4cnn", "matrices"), ("p4cnn:attention=gate", "spatial")])
-def test_copies_keep_the_operators_and_traces_are_plain_torch(name: str, constant: str) -> None:
-    model = ready(ca.create_model(name, width=3), 1, 28, 28)
+@pytest.mark.parametrize(
+    ("name", "constant", "number"),
+    [("a_p4cnn", "matrices", 7), ("p4cnn:attention=gate", "spatial", 7), ("e4cnn", "filters.weight", 6)],
+)
+def test_copies_keep_the_operators_and_traces_are_plain_torch(name: str, constant: str, number: int) -> None:
+    model = ready(ca.create_model(name, width=4), 1, 28, 28)
     frozen = freeze(model)
     x = torch.randn(2, 1, 28, 28)
     copied = copy.deepcopy(frozen)
     units = [name for name, module in frozen.named_modules() if isinstance(module, FrozenForm)]
-    assert len(units) == 7
+    assert len(units) == number
     assert all(isinstance(copied.get_submodule(name), FrozenForm) for name in units)
     assert torch.equal(copied(x), frozen(x))
-    frozen.get_submodule(units[0]).get_buffer(constant).zero_()
+    frozen.get_submodule(units[0]).state_dict()[constant].zero_()
     assert not torch.equal(copied(x), frozen(x))
     traced = torch.fx.symbolic_trace(copied)
     check_is_plain_torch(traced)
@@ -247,6 +258,17 @@ def test_copies_keep_the_operators_and_traces_are_plain_torch(name: str, constan
     program = torch.export.export(copied, (x,))
     assert "coattend" not in str(program.graph)
     torch.testing.assert_close(program.module()(x), model(x), rtol=1e-11, atol=1e-11)
+
+
+def test_filters_that_are_generated_after_another_norm_freeze() -> None:
+    model = ready(ca.create_model("e4cnn:width=4"), 1, 28, 28)
+    layer = model.stages[0].layer2.conv
+    layer.norm = ca.nn.GroupInstanceNorm2d(4, affine=True).double().eval()
+    layer.act = nn.Tanh().eval()
+    x = torch.randn(2, 1, 28, 28)
+    frozen = freeze(model)
+    assert sum(isinstance(module, nn.InstanceNorm3d) for module in frozen.modules()) == 1
+    torch.testing.assert_close(frozen(x), model(x), rtol=1e-11, atol=1e-11)
 
 
 def test_the_original_is_left_alone_and_shares_nothing() -> None:

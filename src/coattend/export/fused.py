@@ -11,10 +11,12 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from coattend.functional.attention import attend, attend_slices, plane_index
 from coattend.functional.dispatch import is_exporting
+from coattend.functional.dynamic import ContextNorm, filter_positions
 from coattend.functional.gates import GateBanks, apply_gates, mask_formula
 from coattend.functional.layout import folded, joined, poses_first
 from coattend.functional.normalization import fuses_norm, normalize
@@ -70,6 +72,55 @@ class FrozenGate(FrozenForm):
 
     def _banks(self) -> GateBanks:
         return GateBanks(*(self.get_buffer(name) for name in GateBanks._fields))
+
+
+class FrozenGeneratedFilters(FrozenForm):
+    """Filters generated from the context, and the value filtered with them, of planes with ``order`` poses.
+
+    - bank: what generates the filters, (hidden + 1, slices, k * k, group), see ``filter_positions``
+    - norm: of the context, before a ReLU; None if the context has been through both
+    """
+
+    def __init__(self, bank: Tensor, norm: ContextNorm | None) -> None:
+        super().__init__()
+        hidden, self.slices, self.taps, self.order = len(bank) - 1, *bank.shape[1:]
+        by_pose = bank.detach().permute(3, 1, 2, 0).flatten(0, 2)  # (g s d) (m + 1)
+        self.filters = nn.Conv2d(hidden * self.order, len(by_pose), 1, groups=self.order, device="meta")
+        self.filters.weight = nn.Parameter(by_pose[:, :-1, None, None].contiguous(), requires_grad=False)
+        self.filters.bias = nn.Parameter(by_pose[:, -1].clone(), requires_grad=False)
+        self.norm: nn.GroupNorm | None = None
+        if norm is not None:
+            self.norm = nn.GroupNorm(hidden, hidden, norm.eps, device="meta")
+            self.norm.weight = nn.Parameter(norm.weight.detach().clone(), requires_grad=False)
+            self.norm.bias = nn.Parameter(norm.bias.detach().clone(), requires_grad=False)
+
+    def forward(self, value: Tensor, context: Tensor) -> Tensor:  # type: ignore[override]
+        """Return planes (batch, channels * group, height, width)."""
+        return self.standard(value, context) if is_traced(value) else self.fused(value, context)
+
+    def fused(self, value: Tensor, context: Tensor) -> Tensor:  # type: ignore[override]
+        """See :meth:`FrozenForm.fused`."""
+        assert self.filters.bias is not None
+        norm = None if self.norm is None else ContextNorm(self.norm.weight, self.norm.bias, self.norm.eps)
+        by_pose = torch.cat((self.filters.weight.flatten(1), self.filters.bias.unsqueeze(1)), dim=1)
+        bank = by_pose.unflatten(0, (self.order, self.slices, self.taps)).permute(3, 1, 2, 0)
+        value, context = (planes.unflatten(1, (-1, self.order)) for planes in (value, context))
+        return folded(filter_positions(value, context, bank, norm))
+
+    def standard(self, value: Tensor, context: Tensor) -> Tensor:  # type: ignore[override]
+        """See :meth:`FrozenForm.standard`; one product per offset of the filter."""
+        z = context.unflatten(1, (-1, self.order))
+        z = z if self.norm is None else F.relu(self.norm(z))
+        kappa = self.filters(z.transpose(1, 2).flatten(1, 2)).unflatten(1, (self.order, self.slices, 1, self.taps))
+        kappa = kappa.permute(0, 2, 3, 4, 1, 5, 6)  # b s 1 d g h w
+        k = math.isqrt(self.taps)
+        padded = F.pad(value, (k // 2,) * 4).unflatten(1, (self.slices, -1, self.order))  # b s c g h w
+        total: Any = None
+        for offset in range(self.taps):
+            row, column = (slice(start, start - k + 1 or None) for start in divmod(offset, k))
+            term = kappa[:, :, :, offset] * padded[..., row, column]
+            total = term if total is None else total.add_(term)
+        return total.flatten(1, 3)
 
 
 class FrozenUnit(FrozenForm):

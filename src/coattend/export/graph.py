@@ -50,14 +50,14 @@ class Builder:
         builder.name = name
         return builder
 
-    def module(self, name: str, module: nn.Module, node: fx.Node) -> fx.Node:
+    def module(self, name: str, module: nn.Module, *nodes: fx.Node) -> fx.Node:
         """Call a torch.nn module, which keeps the name of the layer that it represents."""
         if self.eager and isinstance(module, nn.Conv2d):
             # Filters and input in one format: a convolution would convert the filters in every pass.
             memory_format = _memory_format(module)
             module.weight.data = module.weight.data.contiguous(memory_format=memory_format)
-            node = self.graph.call_method("contiguous", (node,), {"memory_format": memory_format})
-        return self.graph.call_module(self._attribute(name, module), (node,))
+            nodes = tuple(self.graph.call_method("contiguous", (n,), {"memory_format": memory_format}) for n in nodes)
+        return self.graph.call_module(self._attribute(name, module), nodes)
 
     def tensor(self, name: str, tensor: Tensor) -> fx.Node:
         """Add a constant, which must not share memory with the original network.

@@ -121,11 +121,9 @@ class DynamicGroupConv2d(TabledModule):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        value = self.value(x)
-        if self._fuses_norm():
-            norm = ContextNorm(self.norm.weight, self.norm.bias, self.norm.eps)
-            return filter_positions(value, self.context(x), self.bank(), norm)
-        return filter_positions(value, self._context(x, value), self.bank())
+        value, norm = self.value(x), self.context_norm()
+        context = self._context(x, value) if norm is None else self.context(x)
+        return filter_positions(value, context, self.bank(), norm)
 
     def filters(self, x: Tensor) -> Tensor:
         """Return the filters that are generated for a map: (batch, slices, k, k, group, height, width).
@@ -143,19 +141,21 @@ class DynamicGroupConv2d(TabledModule):
             return generating_bank(self.weight, self.bias, turns)
         return generating_bank(self.weight[:, :0], self.weight[:, 0], turns)
 
+    def context_norm(self) -> ContextNorm | None:
+        """Return the norm that can be computed with the filters; None if it or the ReLU is replaced or observed."""
+        if not self.generated or type(self.norm) is not GroupGroupNorm2d or type(self.act) is not nn.ReLU:
+            return None
+        is_observed = has_hooks(self.norm) or has_hooks(self.act)
+        if self.norm.num_groups != self.norm.num_channels or not self.norm.affine or is_observed:
+            return None
+        return ContextNorm(self.norm.weight, self.norm.bias, self.norm.eps)
+
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, group={self.group.name}"
         text += f", slices={self.slices}, hidden={self.hidden}" if self.generated else f", slices={self.slices}"
         if not self.group.is_exact or filter_rings(self.filter_form, self.kernel_size) is not None:
             text += f", filters={self.filter_form}"
         return text if self.generated else f"{text}, generated=False"
-
-    def _fuses_norm(self) -> bool:
-        """Return whether norm and activation may be computed without calling them: neither replaced nor observed."""
-        if not self.generated or type(self.norm) is not GroupGroupNorm2d or type(self.act) is not nn.ReLU:
-            return False
-        is_observed = has_hooks(self.norm) or has_hooks(self.act)
-        return self.norm.num_groups == self.norm.num_channels and self.norm.affine and not is_observed
 
     def _context(self, x: Tensor, like: Tensor) -> Tensor:
         """Return the map that generates the filters; without channels if they are constant."""
