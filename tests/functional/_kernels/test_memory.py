@@ -212,6 +212,26 @@ def test_group_gate(way: Way, dtype: torch.dtype) -> None:
 
 @EVERY_TYPE
 @EVERY_WAY
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "k"), [(1, 0, 1, 1), (1, 0, 1, 3), (2, 1, 1, 3), (1, 2, 2, 3), (3, 5, 1, 5)]
+)
+def test_image_gradient(stride: int, padding: int, dilation: int, k: int, way: Way, dtype: torch.dtype) -> None:
+    geometry = stride, padding, dilation
+    for planes_, size in ((1, (5, 5)), (11, (7, 22))):
+        images, weight = torch.zeros(2, 1, *size), torch.randn(planes_, 1, k, k)
+        shape = torch.conv2d(images, weight, None, *geometry).shape
+
+        def formula(grad: Tensor, weight: Tensor, size: tuple[int, int] = size) -> Tensor:
+            return torch.nn.grad.conv2d_input((len(grad), 1, *size), weight, grad, *geometry)
+
+        def kernel(grad: Tensor, weight: Tensor, size: tuple[int, int] = size) -> Tensor:
+            return OPS.image_gradient(grad, weight, *size, *geometry)
+
+        check(kernel, formula, (torch.randn(shape), weight), way, dtype)
+
+
+@EVERY_TYPE
+@EVERY_WAY
 def test_pose_self_attention(way: Way, dtype: torch.dtype) -> None:
     for order in ORDERS:
         for positions, heads, width in ((1, 1, 1), (5, 2, 3), (259, 1, 2)):

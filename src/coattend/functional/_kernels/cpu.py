@@ -25,6 +25,7 @@ ROW_FUNCTIONS = (
     *(f"{name}_{step}ward" for name in ("rows", "norm", "rows_pool") for step in ("for", "back")),
     "drop",
     "reorder",
+    "image_gradient",
 )
 FUNCTIONS = (
     "coattend_largest_order",

@@ -1,0 +1,99 @@
+"""``torch.ops.coattend.image_gradient``: the gradient of a convolution with respect to images of one channel."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coattend.functional._kernels import cpu
+from coattend.functional._kernels.library import LIBRARY, define
+from coattend.functional.checks import check_one_device, check_tensor
+
+TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
+
+
+class Shape(ctypes.Structure):
+    """``ImageShape`` of image_gradient.cpp, field by field."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in ("batch", "height", "width", "planes", "kernel", "stride", "padding", "dilation", "threads")
+    )
+
+
+def image_gradient(
+    grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int, dilation: int
+) -> Tensor:
+    """Return the gradient (batch, 1, height, width) of ``conv2d(image, weight, ...)``.
+
+    Args:
+        grad: of what the convolution returned, (batch, planes, height, width).
+        weight: the filters (planes, 1, k, k).
+        height, width: of the images.
+        stride, padding, dilation: of the convolution.
+    """
+    _check(grad, weight, height, width, stride, padding, dilation)
+    is_supported = grad.device.type == "cpu" and grad.dtype in TYPES and grad.numel() > 0
+    if not is_supported or cpu.library() is None:
+        by_tap = weight.flatten(1).T @ grad.flatten(2)
+        return F.fold(by_tap, (height, width), weight.shape[-2:], dilation, padding, stride)
+    rows = grad.permute(0, 2, 3, 1).contiguous()  # without a copy in channels-last format
+    taps = weight[0].numel()
+    filters = F.pad(weight.float().flatten(1), (0, -taps % 8)).contiguous()  # whole vectors of the kernel
+    images = torch.empty(len(grad), 1, height, width, dtype=torch.float32)
+    sizes = len(grad), height, width, len(weight), weight.shape[-1], stride, padding, dilation, torch.get_num_threads()
+    function = getattr(cpu.library(), f"coattend_image_gradient_{TYPES[grad.dtype]}")
+    addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (rows, filters, images))
+    function(*addresses, ctypes.byref(Shape(*sizes)))
+    return images.to(grad.dtype)
+
+
+def _check(grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int, dilation: int) -> None:
+    """Require tensors that fit together: the kernel would read beyond others."""
+    name = "image_gradient"
+    check_tensor(name, "the gradient", grad, "(batch, planes, height, width)", 4)
+    check_tensor(name, "the weight", weight, "(planes, 1, k, k)", 4)
+    check_one_device(name, grad, weight)
+    planes, channels, k, other = weight.shape
+    is_filter = channels == 1 and k == other and k > 0 and min(stride, dilation) > 0 and padding >= 0
+    spans = [size + 2 * padding - dilation * (k - 1) for size in (height, width)]
+    expected = (len(grad), planes, *((span - 1) // max(1, stride) + 1 for span in spans))
+    if not is_filter or min(spans) < 1 or tuple(grad.shape) != expected or grad.dtype != weight.dtype:
+        raise ValueError(
+            f"{name} expects a gradient of {weight.dtype} in the shape {expected} for a weight (planes, 1, k, k), got "
+            f"{grad.dtype} {tuple(grad.shape)} for the weight {tuple(weight.shape)}; pass the gradient of what the "
+            f"convolution of {height} x {width} images returned."
+        )
+
+
+def _fake(grad: Tensor, weight: Tensor, height: int, width: int, *geometry: int) -> Tensor:
+    _check(grad, weight, height, width, *geometry)
+    return grad.new_empty(len(grad), 1, height, width)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.geometry = inputs[4:]
+
+
+def _backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients, by operations that can be differentiated again; linear in both, it has those of conv2d."""
+    grad, weight = ctx.saved_tensors
+    pairs = [[number] * 2 for number in ctx.geometry]
+    _, grad_weight, _ = torch.ops.aten.convolution_backward(
+        grad, up, weight, None, *pairs, False, [0, 0], 1, [False, True, False]
+    )
+    return F.conv2d(up, weight, None, *ctx.geometry), grad_weight, *(None,) * 5
+
+
+define(
+    "image_gradient(Tensor grad, Tensor weight, int height, int width, int stride, int padding, int dilation)"
+    " -> Tensor",
+    image_gradient,
+    _fake,
+)
+torch.library.register_autograd("coattend::image_gradient", _backward, setup_context=_save, lib=LIBRARY)
