@@ -9,7 +9,7 @@ from torch import Tensor
 from coattend.functional.attention import without_autocast
 from coattend.functional.checks import check_group, check_one_device, check_tensor
 from coattend.functional.dispatch import decomposes
-from coattend.functional.pose_linear import pose_bank, relative_table
+from coattend.functional.pose_linear import apply_bank, pose_bank, relative_table
 from coattend.groups import FiniteGroup
 
 
@@ -83,8 +83,8 @@ def attend_rows_gradients(grad: Tensor, rows: Tensor, bias: Tensor) -> tuple[Ten
 
 def _rows(x: Tensor, bank: Tensor, heads: int) -> Tensor:
     """Return queries, keys and values of each position, (batch * positions, 3, heads, channels, group)."""
-    tokens = x.flatten(1, 2).flatten(2).transpose(1, 2)  # b p (c g): a view of a channels-last map
-    return F.linear(tokens, bank).flatten(0, 1).unflatten(1, (3, heads, -1, x.shape[2]))
+    projected = apply_bank(x, bank).flatten(3).movedim(3, 1)  # b p c g: a view of a channels-last map
+    return projected.flatten(0, 1).unflatten(1, (3, heads, -1))
 
 
 def _checked_tables(x: Tensor, weight: Tensor, bias: Tensor, group: FiniteGroup) -> tuple[Tensor, Tensor]:

@@ -5,15 +5,13 @@
 // The numbers of a position are together, q, k and v one after another, each (heads, width, N); a vector holds N poses.
 // Weights are saved for the backward pass, (heads, N, N) per position, the attending pose innermost.
 
-#include <algorithm>
+#include "tile.h"
+
 #include <cmath>
-#include <cstdint>
-#include <cstring>
+#include <utility>
 #include <vector>
 
 namespace {
-
-#define INLINE __attribute__((always_inline)) inline
 
 struct PoseShape {
     int64_t positions, heads, width, order, threads;
@@ -47,6 +45,18 @@ template <typename T, int N> struct PoseAttention {
         for (int h = 1; h < N; ++h) sum += a[h] * b[h];
         return sum;
     }
+    // exp(w[h]) for numbers <= 0, in whole vectors of the processor.
+    template <size_t... I> INLINE static void exponentiate(vec *w, std::index_sequence<I...>) {
+        using wide = typename Lanes<T>::vec;
+        constexpr int count = Lanes<T>::count;
+#pragma GCC unroll 32
+        for (int i = 0; i < N * N; i += count) {
+            // Through memory, numbers of several vectors would have to be written before they can be read as one.
+            wide t = {(i + I < N * N ? w[(i + I) / N % N][(i + I) % N] : T(0))...};
+            t = t < wide{} + Lanes<T>::lowest ? wide{} : exponential<T>(t);
+            for (int j = 0; j < count && i + j < N * N; ++j) w[(i + j) / N][(i + j) % N] = t[j];
+        }
+    }
     int64_t plane() const { return s.heads * s.width * N; }
 
     void forward(const T *qkv, const T *bias, T *weights, T *y) const {
@@ -66,13 +76,13 @@ template <typename T, int N> struct PoseAttention {
                     w[h] = w[h] * scale + at(bias + (head * N + h) * N);
                     top = (w[h] > top) | (w[h] != w[h]) ? w[h] : top;
                 }
-                vec sum = {};
-                for (int h = 0; h < N; ++h) {
-                    for (int g = 0; g < N; ++g) w[h][g] = std::exp(w[h][g] - top[g]);
-                    sum += w[h];
-                }
+                for (int h = 0; h < N; ++h) w[h] -= top;
+                exponentiate(w, std::make_index_sequence<Lanes<T>::count>());
+                vec sum = w[0];
+                for (int h = 1; h < N; ++h) sum += w[h];
                 T *saved = weights + (p * s.heads + head) * N * N;
-                for (int h = 0; h < N; ++h) put(saved + h * N, w[h] /= sum);
+                const vec share = T(1) / sum;
+                for (int h = 0; h < N; ++h) put(saved + h * N, w[h] *= share);
                 T *to = y + p * plane() + head * s.width * N;
                 for (int64_t d = 0; d < s.width; ++d) put(to + d * N, combined(w, v + d * N));
             }
@@ -143,7 +153,5 @@ extern "C" {
 
 COATTEND_POSES(float, float)
 COATTEND_POSES(double, double)
-
-
 
 }  // extern "C"
