@@ -10,7 +10,7 @@ import torch
 import coattend as ca
 from coattend import cli
 from coattend.models.records import RunError
-from coattend.report.leaderboard import COMPARED, PLANNED, leaderboard_text, points, write_leaderboard
+from coattend.report.leaderboard import COMPARED, EQUAL_SIZE, PLANNED, leaderboard_text, points, write_leaderboard
 from coattend.report.ledger import counterpart
 from coattend.train import RunFolder, changed, get_recipe, load_trained
 from coattend.train import entry as entries_module
@@ -43,19 +43,22 @@ def test_errors_with_intervals_and_turned_ones_apart(tmp_path: Path) -> None:
     write(tmp_path, *(entry(GATED, n, e, e, 1.5) for n, e in enumerate((1.0, 1.2, 1.1))))
     write(tmp_path, entry("e4cnn", 0, 1.3, 1.2), entry("e4cnn", 1, 1.1, 1.2))
     write(tmp_path, entry(TWIN, 0, 2.3, 2.0), entry(TWIN, 1, 2.1, 2.0))
+    write(tmp_path, *(entry(EQUAL_SIZE[GATED], n, e, e) for n, e in enumerate((2.5, 2.6))))
     rows = cells(tmp_path)
     # By hand: Student's t with 2 degrees of freedom is 4.303, the deviation 0.1, so 4.303 * 0.1 / sqrt(3) = 0.248.
-    network, changes, error, turned, gain, compared, other, seeds, parameters, step, hours, _ = rows[GATED]
+    network, changes, error, turned, gain, compared, other, equal, seeds, parameters, step, hours, _ = rows[GATED]
     assert (network, changes, error, turned) == (GATED, "", "1.10 [0.85, 1.35]", "1.10 [0.85, 1.35]")
     assert gain == "+0.00 [+0.00, +0.00] undecided"
     assert compared == "-0.40 [-0.65, -0.15] better"  # -0.5, -0.4, -0.3
     assert other == "the same"
+    assert equal == "-1.45 [-2.09, -0.81] better"  # -1.5 and -1.4 with t = 12.706: 12.706 * 0.0707 / sqrt(2) = 0.635
+    assert rows[COMPARED][7] == ""
     assert (seeds, parameters, step, hours) == ("3", "19,880", "1.50", "6.0")
     assert rows[COMPARED][3] == "1.30 [1.05, 1.55]"
     assert rows[COMPARED][4] == "-0.20 [-0.20, -0.20] better"
     assert rows["e4cnn"][6] == "-1.00 [-1.00, -1.00] better"  # against its static twin
     assert list(rows).index(GATED) < list(rows).index("e4cnn") < list(rows).index(COMPARED) < list(rows).index(TWIN)
-    assert "This page is made of 10 runs, 20.0 hours of training." in leaderboard_text(tmp_path)
+    assert "This page is made of 12 runs, 24.0 hours of training." in leaderboard_text(tmp_path)
     assert rows[GATED][-1].startswith(f"`coattend leaderboard {GATED} --seeds 0,1,2 --board results/leaderboard")
 
 
@@ -185,6 +188,12 @@ def test_the_picture_has_every_row(tmp_path: Path) -> None:
     once = (tmp_path / "assets" / "leaderboard.png").read_bytes()
     write_leaderboard(tmp_path, tmp_path / "page.md")
     assert (tmp_path / "assets" / "leaderboard.png").read_bytes() == once
+
+
+def test_networks_of_equal_size_have_equal_sizes() -> None:
+    for names in EQUAL_SIZE.items():
+        ours, other = (sum(p.numel() for p in ca.create_model(name).parameters()) for name in names)
+        assert 0.95 < other / ours < 1.05
 
 
 def test_counterparts() -> None:

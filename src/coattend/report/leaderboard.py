@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,15 +31,21 @@ seed. Errors are test errors in percent after the last epoch of a training on al
 seeds with its 95% interval (Student). "Turned" is the error of the same weights averaged over {TURNS} turned copies of
 each image (`coattend evaluate --turns {TURNS}`): it costs {TURNS} times as much, so compare it with other turned
 errors only. Differences are paired over seeds, in percentage points, with a 95% interval; with a single seed, over the
-test images. The counterpart of a network with attention or generated filters is the same network without them. "Step"
-is the time of a training step relative to {REFERENCE}, measured alternately on a CPU with batches of 128.
+test images. The counterpart of a network with attention or generated filters is the same network without them, which
+has fewer parameters; one of equal size is wider instead. "Step" is the time of a training step relative to
+{REFERENCE}, measured alternately on a CPU with batches of 128.
 
 To add a row, register the network ([models.md](models.md)), run the command of any row with its name, and send a pull
 request with the new file in `results/leaderboard` and this page. Reading a file verifies that its errors agree with the
 images that it lists as misclassified, that the last epoch counts, and that its command is that of the run.
 """
 COLUMNS = ("network", "changed", "error", f"turned x{TURNS}", "turned - error", f"against {COMPARED}",
-           "against its counterpart", "seeds", "parameters", "step", "hours", "command")  # fmt: skip
+           "against its counterpart", "against one of equal size", "seeds", "parameters", "step", "hours",
+           "command")  # fmt: skip
+EQUAL_SIZE: Mapping[str, str] = {  # wider networks without attention or generated filters
+    "p4cnn:attention=gate,head=max": "p4cnn:head=max,width=11",
+    "e4cnn": "e4cnn:width=26,generated=false",
+}
 STEERABLE = "p4cnn:group=C8,kernel=5,filters=steerable,head=max"
 PLANNED: Mapping[str, int] = {  # rows that are to be run, with the number of seeds
     **dict.fromkeys(
@@ -109,6 +116,7 @@ def _line(row: Row, entries: Sequence[Entry], rows: Mapping[Kind, Row]) -> list[
         str(over_seeds(deltas)) if len(deltas) > 1 else f"{deltas[0]:+.2f}",
         against(pairs_of(row, rows.get(compared))),
         against(pairs_of(row, rows.get(counterpart(kind)))) if counterpart(kind) != compared else "the same",
+        against(pairs_of(row, rows.get(replace(kind, model=EQUAL_SIZE.get(kind.model, ""))))),
         str(len(row.seeds)),
         f"{row.parameters:,}",
         f"{statistics.median(entry.step for entry in entries):.2f}",
