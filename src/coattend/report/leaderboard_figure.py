@@ -58,7 +58,8 @@ def _draw(axes: Axes, points: Sequence[Point], positions: Sequence[float], label
     axes.tick_params(colors=INK)
     axes.xaxis.set_minor_formatter(NullFormatter())
     low, high = min(positions), max(positions)
-    axes.set_xlim(low / 1.5, high * 1.5)
-    ticks = [low] if high < 1.05 * low else [low, (low * high) ** 0.5, high]
+    margin = max(1.05, (high / low) ** 0.2)
+    axes.set_xlim(low / margin, high * margin)
+    ticks = [low] if high < 1.05 * low else [low, (low * high) ** 0.5, high]  # a quarter of the width apart, or more
     axes.set_xticks(ticks, [f"{tick:,.0f}" if tick >= 100 else f"{tick:.2f}" for tick in ticks])
     axes.minorticks_off()
