@@ -17,7 +17,7 @@ struct ImageShape {
     int64_t across(int64_t size) const { return (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1; }
 };
 
-// K rows times filters (planes, taps): a vector of taps, from `first` on, of each row.
+// K rows times filters (planes, taps): the first vector of taps of each row.
 template <int K, typename X> INLINE void products(const X *rows, const float *filters, const ImageShape &s, vec *sum) {
     for (int k = 0; k < K; ++k) sum[k] = vec{};
     for (int64_t c = 0; c < s.planes; ++c, filters += s.taps()) {
