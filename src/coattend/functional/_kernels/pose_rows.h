@@ -113,30 +113,40 @@ struct Columns {
     int count;
 };
 
-// Calls body(row, attended numbers) for every row; N = 1 for no attention. Returns whether all logits were ordinary.
+// Calls body(row, attended numbers) for row after row until a logit is not ordinary, and returns the number of rows that
+// it was called for; N = 1 for no attention.
 template <int N, bool whole, typename T, typename Body>
-INLINE bool each_row(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body) {
+INLINE int64_t attend_ordinary(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body) {
     const int64_t columns = s.outputs();
+    int64_t r = 0;
     x += at.first;
     if constexpr (N == 1) {
-        for (int64_t r = 0; r < at.rows; ++r) body(r, get<whole>(x + r * columns, at.count));
-        return true;
+        for (; r < at.rows; ++r) body(r, get<whole>(x + r * columns, at.count));
     } else {
-        vec c[N], squares = vec{};
+        vec c[N];
         for (int d = 0; d < N; ++d) c[d] = load(&a.forward[d * a.step + at.first]);
-        several_rows<rows_at_once>(at.rows, [&](auto number, int64_t r) {
+        const auto attend_some = [&](auto number) {
             constexpr int K = decltype(number)::value;
             Attention<N, K> attention;
+            vec squares = vec{};
             for (int k = 0; k < K; ++k) attention.x[k] = get<whole>(x + (r + k) * columns, at.count);
+            for (int k = 0; k < K; ++k) expect_to_read(x + (r + k + at.rows) * columns);
             attention.find(c);
             for (int k = 0; k < K; ++k) squares += attention.top[k] * attention.top[k];
+            if (!were_ordinary(squares)) return false;
             for (int k = 0; k < K; ++k) body(r + k, attention.mask[k] * attention.x[k]);
-        });
-        return a.finite && were_ordinary(squares);
+            r += K;
+            return true;
+        };
+        bool is_ordinary = a.finite;
+        while (is_ordinary && r + rows_at_once <= at.rows)
+            is_ordinary = attend_some(std::integral_constant<int, rows_at_once>());
+        while (is_ordinary && r < at.rows) is_ordinary = attend_some(std::integral_constant<int, 1>());
     }
+    return r;
 }
 
-// What each_row gives, through tiles: y (rows, lanes).
+// What attend_ordinary gives, through tiles: y (rows, lanes).
 template <int N, typename T>
 __attribute__((noinline)) void attend_carefully(const T *x, const Factors<N> &a, const RowShape &s, Columns at,
                                                 float *y) {
@@ -151,16 +161,16 @@ __attribute__((noinline)) void attend_carefully(const T *x, const Factors<N> &a,
     }
 }
 
-// Calls body(row, attended numbers) for every row; first reset(), then every row once more, if a logit is not ordinary.
-template <int N, bool whole, typename T, typename Body, typename Reset>
-INLINE void for_rows(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body,
-                     const Reset &reset) {
-    if (each_row<N, whole>(x, a, s, at, body)) return;
+// Calls body(row, attended numbers) for every row once, in turn: body may overwrite the row.
+template <int N, bool whole, typename T, typename Body>
+INLINE void for_rows(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body) {
+    const int64_t done = attend_ordinary<N, whole>(x, a, s, at, body);
     if constexpr (N > 1) {
-        std::vector<float> y(at.rows * lanes);
-        reset();
-        attend_carefully(x, a, s, at, y.data());
-        for (int64_t r = 0; r < at.rows; ++r) body(r, load(&y[r * lanes]));
+        if (done == at.rows) return;
+        const Columns rest = {at.first, at.rows - done, at.count};
+        std::vector<float> y(rest.rows * lanes);
+        attend_carefully(x + done * s.outputs(), a, s, rest, y.data());
+        for (int64_t r = 0; r < rest.rows; ++r) body(done + r, load(&y[r * lanes]));
     }
 }
 
@@ -182,6 +192,10 @@ INLINE bool differentiate_columns(const Above &above, const T *x, T *dx, const F
         Attention<N, K> attention;
         vec *in = attention.x, direct[K], through[K], total[K], d_logit[K];
         for (int k = 0; k < K; ++k) in[k] = get<whole>(x + (r + k) * columns + at.first, at.count);
+        for (int k = 0; k < K; ++k) {
+            expect_to_read(x + (r + k + at.rows) * columns + at.first);
+            expect_to_write(dx + (r + k + at.rows) * columns + at.first);
+        }
         attention.find(c);
         for (int k = 0; k < K; ++k) {
             squares += attention.top[k] * attention.top[k];

@@ -112,6 +112,11 @@ int64_t block_rows(int64_t columns) {
     return std::max<int64_t>(1, std::min(most_rows, 1024 / columns) / rows_at_once) * rows_at_once;
 }
 
+// Asks for numbers that the next block needs, or writes, before the processor would wait for them: attention takes one
+// vector of each row, which no processor foresees.
+template <typename T> INLINE void expect_to_read(const T *from) { __builtin_prefetch(from); }
+template <typename T> INLINE void expect_to_write(T *to) { __builtin_prefetch(to, 1); }
+
 // Calls body(whole, first column, number of columns) for every vector of a row.
 template <typename Body> INLINE void for_columns(int64_t columns, const Body &body) {
     int64_t v = 0;

@@ -15,9 +15,11 @@ template <int N, typename T> void attend(const T *x, const float *matrices, T *y
                 constexpr bool is_whole = decltype(whole)::value;
                 const Columns at = {v, std::min(block, chunks.end(i) - p), count};
                 T *to = y + p * columns + v;
-                for_rows<N, is_whole>(
-                    x + p * columns, a, s, at, [&](int64_t r, vec n) { put<is_whole>(to + r * columns, n, count); },
-                    [] {});
+                const auto write = [&](int64_t r, vec n) {
+                    put<is_whole>(to + r * columns, n, count);
+                    expect_to_write(to + (r + at.rows) * columns);
+                };
+                for_rows<N, is_whole>(x + p * columns, a, s, at, write);
             });
 }
 
@@ -38,7 +40,10 @@ void differentiate(const T *dy, const T *x, const float *matrices, T *dx, float 
                     constexpr bool is_whole = decltype(whole)::value;
                     const Columns at = {v, std::min(block, chunks.end(i) - p), count};
                     const T *from = dy + p * columns + v;
-                    const auto above = [&](int64_t r, vec) { return get<is_whole>(from + r * columns, count); };
+                    const auto above = [&](int64_t r, vec) {
+                        expect_to_read(from + (r + at.rows) * columns);
+                        return get<is_whole>(from + r * columns, count);
+                    };
                     differentiate_rows<N, is_whole>(above, x + p * columns, dx + p * columns, a, s, at, da.data(),
                                                     &parts[i * size]);
                 });

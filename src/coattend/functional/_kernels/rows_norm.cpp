@@ -51,18 +51,16 @@ template <int W> struct Strip {
     }
 };
 
-// Calls body(row, w, numbers of vector w, attended) for every row; first reset(), then once more, if a logit is not
-// ordinary.
-template <int N, int W, bool whole, typename T, typename Body, typename Reset>
-INLINE void for_rows_of_strip(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body,
-                              const Reset &reset) {
+// Calls body(row, w, numbers of vector w, attended) for every row once, in turn.
+template <int N, int W, bool whole, typename T, typename Body>
+INLINE void for_rows_of_strip(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body) {
     if constexpr (N == 1) {
         const int64_t columns = s.outputs();
         for (int64_t r = 0; r < at.rows; ++r)
 #pragma GCC unroll 8
             for (int w = 0; w < W; ++w) body(r, w, get<whole>(x + r * columns + at.first + w * lanes, at.count));
     } else {
-        for_rows<N, whole>(x, a, s, at, [&](int64_t r, vec n) { body(r, 0, rounded<T>(n)); }, reset);
+        for_rows<N, whole>(x, a, s, at, [&](int64_t r, vec n) { body(r, 0, rounded<T>(n)); });
     }
 }
 
@@ -95,7 +93,7 @@ void find_statistics(const T *x, const Factors<N> &a, const RowShape &s, T *y, f
     for_columns(columns, [&](auto whole, int64_t v, int count) {
         vec sum = vec{};
         const auto add = [&](int64_t, vec n) { sum += n; };
-        for_rows<N, decltype(whole)::value>(x, a, s, {v, few, count}, add, [&] { sum = vec{}; });
+        for_rows<N, decltype(whole)::value>(x, a, s, {v, few, count}, add);
         for (int i = 0; i < count; ++i) pivot[(v + i) / s.order] += sum[i] / (few * s.order);
     });
     const std::vector<float> pivots = per_column(s, pivot);
@@ -106,12 +104,15 @@ void find_statistics(const T *x, const Factors<N> &a, const RowShape &s, T *y, f
         T *to = y + p * columns + at.first;
         Strip<W> sum, squares;
         const auto add = [&](int64_t r, int w, vec n) {
-            if (N > 1) put<is_whole>(to + r * columns, n, at.count);
+            if (N > 1) {
+                put<is_whole>(to + r * columns, n, at.count);
+                expect_to_write(to + (r + at.rows) * columns);
+            }
             const vec d = n - pivot.at[w];
             sum.at[w] += d;
             squares.at[w] += d * d;
         };
-        for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, add, [&] { sum = squares = Strip<W>(); });
+        for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, add);
         sums[0] = sum, sums[1] = squares;
     });
     const double number = double(s.rows) * s.order;
@@ -161,19 +162,13 @@ void apply_norm(const T *x, const Factors<N> &a, const Affine &affine, T *z, con
                 constexpr bool is_whole = decltype(whole)::value;
                 const Strip<W> scale(&affine.scale[v]), shift(&affine.shift[v]);
                 const Columns at = {v, std::min(block, chunks.end(i) - p), count};
-                T *to = z + p * columns + v, before[N > 1 ? most_rows * lanes : 1];
-                const bool overwrites = N > 1 && z == x;
-                for (int64_t r = 0; overwrites && r < at.rows; ++r)
-                    std::memcpy(before + r * lanes, to + r * columns, count * sizeof(T));
-                const auto restore = [&] {
-                    for (int64_t r = 0; overwrites && r < at.rows; ++r)
-                        std::memcpy(to + r * columns, before + r * lanes, count * sizeof(T));
-                };
+                T *to = z + p * columns + v;
                 const auto write = [&](int64_t r, int w, vec n) {
+                    if (N > 1) expect_to_write(to + (r + at.rows) * columns);
                     const vec h = n * scale.at[w] + shift.at[w];
                     put<is_whole>(to + r * columns + w * lanes, h < lowest ? lowest : h, count);
                 };
-                for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, write, restore);
+                for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, write);
             });
 }
 
@@ -217,7 +212,7 @@ std::vector<double> gradient_sums(const T *dz, const T *x, const Factors<N> &a, 
             direct.at[w] += d;
             scaled.at[w] += d * (n - center.at[w]);
         };
-        for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, add, [&] { direct = scaled = Strip<W>(); });
+        for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, add);
         sums[0] = direct, sums[1] = scaled;
     });
 }
@@ -277,6 +272,7 @@ void differentiate_norm(const T *dz, const T *x, const T *z, const float *matric
                     const T *from = dz + p * columns + v;
                     const auto above = [&](int64_t r, int w, vec n) {
                         const vec up = get<is_whole>(from + r * columns + w * lanes, count);
+                        if (N > 1) expect_to_read(from + (r + at.rows) * columns);
                         const vec d = n * scale.at[w] + shift.at[w] <= zero ? vec{} : up;
                         return scale.at[w] * (d - mean_d.at[w] - (n - center.at[w]) * steepness.at[w]);
                     };
@@ -289,8 +285,7 @@ void differentiate_norm(const T *dz, const T *x, const T *z, const float *matric
                             x + p * columns, a, s, at,
                             [&](int64_t r, int w, vec n) {
                                 put<is_whole>(to + r * columns + v + w * lanes, above(r, w, n), count);
-                            },
-                            [] {});
+                            });
                 });
             if constexpr (N > 1) add_sums<N>(da.data(), step, s.channels, &parts[i * size]);
         }
