@@ -75,6 +75,26 @@ def test_is_the_formula(order: int, attends: bool, relu: bool, training: bool, d
             assert ((a.double() - b).norm() / b.norm()) < 0.02
 
 
+@pytest.mark.parametrize("attends", [True, False])
+@pytest.mark.parametrize("batch", [1, 2, 8, 64])
+@pytest.mark.parametrize("channels", [1, 2, 5, 7, 10])
+@pytest.mark.parametrize("order", [2, 4, 8])
+def test_rows_that_fill_no_vector_are_taken_together(order: int, channels: int, batch: int, attends: bool) -> None:
+    """Numbers of rows that are a multiple of those in a vector, and others."""
+    torch.manual_seed(0)
+    x, matrix = torch.randn(batch, channels, order, 5, 3).double(), torch.randn(channels, order, order).double()
+    weight, bias = torch.rand(channels).double() + 0.5, torch.randn(channels).double() / 4
+    wide = [t.detach().requires_grad_() for t in (x, weight, bias, *([matrix] if attends else []))]
+    narrow = [t.detach().float().requires_grad_() for t in wide]
+    expected = oracle(wide[0], wide[3] if attends else None, wide[1], wide[2], None, True)
+    z, _, _ = normalize(channels_last(narrow[0]), narrow[1], narrow[2], None, 1e-3, *narrow[3:], relu=True)
+    torch.testing.assert_close(z.double(), expected, rtol=1e-5, atol=1e-5)
+    upward = torch.randn(x.shape, dtype=torch.float64)
+    theirs = torch.autograd.grad((expected * upward).sum(), wide)
+    for a, b in zip(torch.autograd.grad((z * upward.float()).sum(), narrow), theirs, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4 * float(b.abs().max()))
+
+
 @pytest.mark.parametrize("small", [0.0, 1e-6, 1e-2])
 def test_small_weights_do_not_lose_gradients(small: float) -> None:
     """The backward pass takes its sums from the result only where the weights allow it."""

@@ -1,6 +1,6 @@
 // Co-attention in rows, with and without slices.
 //
-// Co-attention of orders 2, 4 and 8 works on vectors of eight neighbouring planes, that is on several channels at once:
+// Co-attention of orders 2, 4 and 8 works on vectors of neighbouring planes, that is on several channels at once:
 // pose g gets the number of pose g ^ d by a permutation within the vector, for d = 0, 1, ..., order - 1. Other orders,
 // infinities and NaN go through tiles of positions, see pose_tiles.h.
 
@@ -9,15 +9,6 @@
 #include "pose_tiles.h"
 
 namespace {
-
-// Lane i gets lane i ^ d.
-template <int d, typename V> INLINE V swapped(V v) {
-#if defined(__clang__) || __GNUC__ >= 12
-    return __builtin_shufflevector(v, v, 0 ^ d, 1 ^ d, 2 ^ d, 3 ^ d, 4 ^ d, 5 ^ d, 6 ^ d, 7 ^ d);
-#else
-    return __builtin_shuffle(v, (bits){0 ^ d, 1 ^ d, 2 ^ d, 3 ^ d, 4 ^ d, 5 ^ d, 6 ^ d, 7 ^ d});
-#endif
-}
 
 // Lane i gets lane from[i].
 INLINE vec permuted(vec v, bits from) {
@@ -28,6 +19,18 @@ INLINE vec permuted(vec v, bits from) {
 #else
     return __builtin_shuffle(v, from);
 #endif
+}
+
+// Lane i gets lane i ^ d.
+template <int d, typename V, int... i> INLINE V swapped_lanes(V v, std::integer_sequence<int, i...>) {
+#if defined(__clang__) || __GNUC__ >= 12
+    return __builtin_shufflevector(v, v, (i ^ d)...);
+#else
+    return __builtin_shuffle(v, (bits){(i ^ d)...});
+#endif
+}
+template <int d, typename V> INLINE V swapped(V v) {
+    return swapped_lanes<d>(v, std::make_integer_sequence<int, lanes>());
 }
 
 // The sum over d of c[d] times v of pose g ^ d.
@@ -53,35 +56,33 @@ template <int N> INLINE vec largest_of_poses(vec v) {
     return v;
 }
 
-INLINE bool all(bits b) {
-    typedef int64_t longs __attribute__((vector_size(32)));
-    const longs w = (longs)b;
-    return (w[0] & w[1] & w[2] & w[3]) == -1;
-}
-
 // Matrices as mixed() needs them, divided by the order: for logits of base 2, and transposed for the gradient.
 template <int N> struct Factors {
-    int64_t step;
+    int64_t step, distinct;  // channels; those of further rows have the same matrices
     bool finite = true;
     std::vector<float> forward, backward;
     const float *matrices;
 
-    Factors(const float *matrices, int64_t channels) : step(padded(channels * N)), matrices(matrices) {
+    Factors(const float *matrices, int64_t distinct, const RowShape &s)
+        : step(padded(s.outputs())), distinct(distinct), matrices(matrices) {
         forward.assign(N * step, 0);
         backward.assign(N * step, 0);
-        for (int64_t c = 0; c < channels; ++c)
+        for (int64_t c = 0; c < s.channels; ++c)
             for (int g = 0; g < N; ++g)
                 for (int d = 0; d < N; ++d) {
-                    const float *matrix = matrices + c * N * N;
+                    const float *matrix = of(c);
                     forward[d * step + c * N + g] = float(L::log2_e) / N * matrix[(g ^ d) * N + g];
                     backward[d * step + c * N + g] = matrix[g * N + (g ^ d)] / N;
                     finite &= matrix[g * N + d] * 0 == 0;
                 }
     }
+    const float *of(int64_t channel) const { return matrices + at(channel); }
+    int64_t at(int64_t channel) const { return channel % distinct * N * N; }
 };
 
 template <> struct Factors<1> {  // no attention
-    Factors(const float *, int64_t) {}
+    Factors() {}
+    Factors(const float *, int64_t, const RowShape &) {}
 };
 
 // Co-attention of K rows at once: the operations of one row wait for one another, those of several do not.
@@ -107,7 +108,7 @@ INLINE bool were_ordinary(vec squares) {
     return all(squares <= vec{} + float(ordinary_logit) * ordinary_logit);
 }
 
-// Eight columns, or `count` at the end of a row, of some rows.
+// A vector of columns, or `count` at the end of a row, of some rows.
 struct Columns {
     int64_t first, rows;
     int count;
@@ -155,7 +156,7 @@ __attribute__((noinline)) void attend_carefully(const T *x, const Factors<N> &a,
     for (int i = 0; i < at.count; i += N) {
         const int64_t c = (at.first + i) / N;
         std::fill(sum.begin(), sum.end(), 0.f);
-        attend_tiles(x, a.matrices + c * N * N, s, c, 0, at.rows, *scratch, sum.data());
+        attend_tiles(x, a.of(c), s, c, 0, at.rows, *scratch, sum.data());
         for (int64_t r = 0; r < at.rows; ++r)
             for (int g = 0; g < N; ++g) y[r * lanes + i + g] = sum[r * N + g];
     }
@@ -180,7 +181,7 @@ template <int N, bool whole, typename T, typename Above>
 INLINE bool differentiate_columns(const Above &above, const T *x, T *dx, const Factors<N> &a, const RowShape &s,
                                   Columns at, float *da) {
     vec c[N], b[N], sums[N], squares = vec{};
-    const vec shares = {1, 1.f / 2, 1.f / 3, 1.f / 4, 1.f / 5, 1.f / 6, 1.f / 7, 1.f / 8};  // of as many poses
+    const vec shares = {1, 1.f / 2, 1.f / 3, 1.f / 4, 1.f / 5, 1.f / 6, 1.f / 7, 1.f / 8};  // of 1 to 8 poses
     for (int d = 0; d < N; ++d) {
         c[d] = load(&a.forward[d * a.step + at.first]);
         b[d] = load(&a.backward[d * a.step + at.first]);
@@ -244,16 +245,14 @@ INLINE void differentiate_rows(const Above &above, const T *x, T *dx, const Fact
     for (int64_t r = 0; r < at.rows; ++r) store(&dy[r * a.step + at.first], above(r, load(&y[r * lanes])));
     std::unique_ptr<Scratch<float, 0>> scratch(new Scratch<float, 0>);
     for (int64_t c = at.first / N; c * N < at.first + at.count; ++c)
-        differentiate_tiles(dy.data(), a.step, x, a.matrices + c * N * N, dx, dmatrices + c * N * N, s, c, 0, at.rows,
-                            *scratch);
+        differentiate_tiles(dy.data(), a.step, x, a.of(c), dx, dmatrices + a.at(c), s, c, 0, at.rows, *scratch);
 }
 
 // Adds the sums da (N, step) of a chunk to the gradients of the matrices.
-template <int N> void add_sums(const float *da, int64_t step, int64_t channels, float *dmatrices) {
+template <int N> void add_sums(const float *da, const Factors<N> &a, int64_t channels, float *dmatrices) {
     for (int64_t c = 0; c < channels; ++c)
         for (int g = 0; g < N; ++g)
-            for (int d = 0; d < N; ++d)
-                dmatrices[c * N * N + (g ^ d) * N + g] += da[d * step + c * N + g] / N;
+            for (int d = 0; d < N; ++d) dmatrices[a.at(c) + (g ^ d) * N + g] += da[d * a.step + c * N + g] / N;
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ struct bfloat16 {
     uint16_t upper;  // of a float
 };
 
-typedef uint16_t halves __attribute__((vector_size(16)));
-typedef uint32_t words __attribute__((vector_size(32)));
+typedef uint16_t halves __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef uint32_t words __attribute__((vector_size(VECTOR_BYTES)));
 
 INLINE vec load(const float *from) {
     vec v;
@@ -42,7 +42,7 @@ INLINE words nearest(vec v) {
 }
 INLINE void store(bfloat16 *to, vec v) {
 #ifdef __AVX512BF16__
-    const auto h = _mm256_cvtneps_pbh((__m256)v);
+    const auto h = NATIVE(cvtneps_pbh)(v);
 #else
     const halves h = __builtin_convertvector(nearest(v) >> 16, halves);
 #endif
@@ -87,6 +87,18 @@ struct RowShape {
     int64_t outputs() const { return channels * order; }
 };
 
+// Neighbouring rows as one, if vectors fill that and not a single row; channel c of it is channel c % channels of a row.
+RowShape side_by_side(const RowShape &s) {
+    for (int64_t rows = 1; rows <= lanes; rows *= 2)
+        if (rows * s.outputs() % lanes == 0 && s.rows % rows == 0) {
+            RowShape wide = s;
+            wide.rows /= rows;
+            wide.channels *= rows;
+            return wide;
+        }
+    return s;
+}
+
 // A part of the rows whose sums are kept apart.
 struct Chunks {
     int64_t number, rows, total;
@@ -109,7 +121,7 @@ int64_t padded(int64_t columns) { return (columns + lanes - 1) / lanes * lanes; 
 constexpr int rows_at_once = 4;
 constexpr int64_t most_rows = 64;
 int64_t block_rows(int64_t columns) {
-    return std::max<int64_t>(1, std::min(most_rows, 1024 / columns) / rows_at_once) * rows_at_once;
+    return std::max<int64_t>(1, std::min(most_rows, 2048 / columns) / rows_at_once) * rows_at_once;
 }
 
 // Asks for numbers that the next block needs, or writes, before the processor would wait for them: attention takes one

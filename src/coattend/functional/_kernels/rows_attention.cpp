@@ -1,11 +1,14 @@
 // Co-attention of maps in channels-last format.
 
+#include "wide_vectors.h"
+
 #include "pose_rows.h"
 
 namespace {
 
-template <int N, typename T> void attend(const T *x, const float *matrices, T *y, const RowShape &s) {
-    const Factors<N> a(matrices, s.channels);
+template <int N, typename T> void attend(const T *x, const float *matrices, T *y, const RowShape &map) {
+    const RowShape s = side_by_side(map);
+    const Factors<N> a(matrices, map.channels, s);
     const Chunks chunks(s.rows, s.outputs());
     const int64_t columns = s.outputs(), block = block_rows(columns);
 #pragma omp parallel for schedule(static) num_threads(threads_for(s))
@@ -24,10 +27,11 @@ template <int N, typename T> void attend(const T *x, const float *matrices, T *y
 }
 
 template <int N, typename T>
-void differentiate(const T *dy, const T *x, const float *matrices, T *dx, float *dmatrices, const RowShape &s) {
-    const Factors<N> a(matrices, s.channels);
+void differentiate(const T *dy, const T *x, const float *matrices, T *dx, float *dmatrices, const RowShape &map) {
+    const RowShape s = side_by_side(map);
+    const Factors<N> a(matrices, map.channels, s);
     const Chunks chunks(s.rows, s.outputs());
-    const int64_t columns = s.outputs(), block = block_rows(columns), size = s.channels * N * N;
+    const int64_t columns = s.outputs(), block = block_rows(columns), size = map.channels * N * N;
     std::vector<float> parts(chunks.number * size);
 #pragma omp parallel num_threads(threads_for(s))
     {
@@ -47,7 +51,7 @@ void differentiate(const T *dy, const T *x, const float *matrices, T *dx, float 
                     differentiate_rows<N, is_whole>(above, x + p * columns, dx + p * columns, a, s, at, da.data(),
                                                     &parts[i * size]);
                 });
-            add_sums<N>(da.data(), a.step, s.channels, &parts[i * size]);
+            add_sums(da.data(), a, s.channels, &parts[i * size]);
         }
     }
     add_parts(parts, size, dmatrices);
@@ -59,7 +63,6 @@ bool is_by_channel(const RowShape &s) {
         if (s.sources[g] != g) return false;
     return s.channel_step == s.order;
 }
-
 
 }  // namespace
 

@@ -1,6 +1,8 @@
 // Batch norm of maps in channels-last format, with statistics per channel, of the map or of what attention makes of it,
 // and the ReLU after it.
 
+#include "wide_vectors.h"
+
 #include "pose_rows.h"
 
 namespace {
@@ -14,27 +16,38 @@ struct NormShape {
 // Numbers per channel as one per column.
 std::vector<float> per_column(const RowShape &s, const std::vector<float> &per_channel) {
     std::vector<float> columns(padded(s.outputs()));
-    for (int64_t i = 0; i < s.outputs(); ++i) columns[i] = per_channel[i / s.order];
+    for (int64_t i = 0; i < s.outputs(); ++i) columns[i] = per_channel[i / s.order % per_channel.size()];
     return columns;
 }
 
-// Several neighbouring vectors of a row at a time, if nothing mixes their numbers: that reads the memory in order.
-template <int N> constexpr int strip = N == 1 ? 4 : 1;
+// The sum of the columns of each channel.
+template <typename S>
+std::vector<double> per_channel(const RowShape &s, int64_t channels, const S *per_column) {
+    std::vector<double> sums(channels);
+    for (int64_t i = 0; i < s.outputs(); ++i) sums[i / s.order % channels] += per_column[i];
+    return sums;
+}
 
-// Calls body(W, whole, first column, number of columns of a vector) for every strip of W vectors.
-template <int most, typename Body> INLINE void for_strips(int64_t columns, const Body &body) {
-    int64_t v = 0;
+// Several neighbouring vectors of a row at a time, if nothing mixes their numbers: that reads the memory in order.
+template <int N> constexpr int strip = N == 1 ? 5 : 1;
+
+// Calls body(W, whole, first column, number of columns of a vector) for every strip of W vectors, the last of a row with
+// fewer than `most`.
+template <int most, typename Body> INLINE void for_strips(int64_t columns, const Body &body, int64_t v = 0) {
     for (; v + most * lanes <= columns; v += most * lanes)
         body(std::integral_constant<int, most>(), std::true_type(), v, lanes);
-    for (; v + lanes <= columns; v += lanes) body(std::integral_constant<int, 1>(), std::true_type(), v, lanes);
-    if (v < columns) body(std::integral_constant<int, 1>(), std::false_type(), v, int(columns - v));
+    if constexpr (most > 1) {
+        if (v < columns) for_strips<most - 1>(columns, body, v);
+    } else {
+        if (v < columns) body(std::integral_constant<int, 1>(), std::false_type(), v, int(columns - v));
+    }
 }
 
 // The number that a map of T would hold, as if attention were a layer of its own.
 template <typename T> INLINE vec rounded(vec v) {
     if constexpr (std::is_same<T, float>::value) return v;
 #ifdef __AVX512BF16__
-    return (vec)(__builtin_convertvector((halves)_mm256_cvtneps_pbh((__m256)v), words) << 16);
+    return (vec)(__builtin_convertvector((halves)NATIVE(cvtneps_pbh)(v), words) << 16);
 #else
     return (vec)(nearest(v) >> 16 << 16);
 #endif
@@ -86,16 +99,19 @@ template <int N, typename Body> std::vector<double> two_sums(const RowShape &s, 
 
 // Finds mean and variance of the attended map, and writes that to y if there is attention.
 template <int N, typename T>
-void find_statistics(const T *x, const Factors<N> &a, const RowShape &s, T *y, float *mean, float *variance) {
+void find_statistics(const T *x, const Factors<N> &a, const RowShape &s, int64_t channels, T *y, float *mean,
+                     float *variance) {
     const int64_t columns = s.outputs(), step = padded(columns), few = std::min(s.rows, block_rows(step));
     // Sums of differences from a number near the mean do not cancel.
-    std::vector<float> pivot(s.channels);
+    std::vector<float> first(step);
     for_columns(columns, [&](auto whole, int64_t v, int count) {
         vec sum = vec{};
-        const auto add = [&](int64_t, vec n) { sum += n; };
-        for_rows<N, decltype(whole)::value>(x, a, s, {v, few, count}, add);
-        for (int i = 0; i < count; ++i) pivot[(v + i) / s.order] += sum[i] / (few * s.order);
+        for_rows<N, decltype(whole)::value>(x, a, s, {v, few, count}, [&](int64_t, vec n) { sum += n; });
+        store(&first[v], sum);
     });
+    std::vector<float> pivot(channels);
+    const std::vector<double> firsts = per_channel(s, channels, first.data());
+    for (int64_t c = 0; c < channels; ++c) pivot[c] = float(firsts[c] / (double(few) * columns / channels));
     const std::vector<float> pivots = per_column(s, pivot);
     const auto sums = two_sums<N>(s, [&](auto width, auto whole, int64_t p, Columns at, auto *sums) {
         constexpr int W = decltype(width)::value;
@@ -115,16 +131,12 @@ void find_statistics(const T *x, const Factors<N> &a, const RowShape &s, T *y, f
         for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, add);
         sums[0] = sum, sums[1] = squares;
     });
-    const double number = double(s.rows) * s.order;
-    for (int64_t c = 0; c < s.channels; ++c) {
-        double sum = 0, squares = 0;
-        for (int64_t g = 0; g < s.order; ++g) {
-            sum += sums[c * s.order + g];
-            squares += sums[step + c * s.order + g];
-        }
-        const double shift = sum / number;
+    const double number = double(s.rows) * columns / channels;
+    const auto sum = per_channel(s, channels, sums.data()), squares = per_channel(s, channels, &sums[step]);
+    for (int64_t c = 0; c < channels; ++c) {
+        const double shift = sum[c] / number;
         mean[c] = float(pivot[c] + shift);
-        variance[c] = float(squares / number - shift * shift);
+        variance[c] = float(squares[c] / number - shift * shift);
         if (variance[c] < 0) variance[c] = 0;
     }
 }
@@ -134,10 +146,10 @@ struct Affine {
     std::vector<float> scale, shift;
 
     explicit Affine(const RowShape &s) : scale(padded(s.outputs()), 1.f), shift(padded(s.outputs())) {}
-    Affine(const RowShape &s, const float *weight, const float *bias, const float *mean, const float *variance,
-           double eps) {
-        std::vector<float> a(s.channels), b(s.channels);
-        for (int64_t c = 0; c < s.channels; ++c) {
+    Affine(const RowShape &s, int64_t channels, const float *weight, const float *bias, const float *mean,
+           const float *variance, double eps) {
+        std::vector<float> a(channels), b(channels);
+        for (int64_t c = 0; c < channels; ++c) {
             const double factor = (weight ? weight[c] : 1.0) / std::sqrt(double(variance[c]) + eps);
             a[c] = float(factor);
             b[c] = float((bias ? bias[c] : 0.0) - mean[c] * factor);
@@ -149,11 +161,10 @@ struct Affine {
 
 // z may be x.
 template <int N, typename T>
-void apply_norm(const T *x, const Factors<N> &a, const Affine &affine, T *z, const NormShape &shape) {
-    const RowShape &s = shape.map;
+void apply_norm(const T *x, const Factors<N> &a, const RowShape &s, const Affine &affine, bool relu, T *z) {
     const Chunks chunks(s.rows, s.outputs());
     const int64_t columns = s.outputs(), block = block_rows(columns);
-    const vec lowest = vec{} + (shape.relu ? 0.f : -INFINITY);
+    const vec lowest = vec{} + (relu ? 0.f : -INFINITY);
 #pragma omp parallel for schedule(static) num_threads(threads_for(s))
     for (int64_t i = 0; i < chunks.number; ++i)
         for (int64_t p = chunks.begin(i); p < chunks.end(i); p += block)
@@ -175,31 +186,31 @@ void apply_norm(const T *x, const Factors<N> &a, const Affine &affine, T *z, con
 template <int N, typename T>
 void normalize(const T *x, const float *matrices, const float *weight, const float *bias, float *mean, float *variance,
                T *z, const NormShape &shape) {
-    const RowShape &s = shape.map;
-    const Factors<N> a(matrices, s.channels);
-    if (shape.training) find_statistics(x, a, s, z, mean, variance);
-    const Affine affine(s, weight, bias, mean, variance, shape.eps);
+    const int64_t channels = shape.map.channels;
+    const RowShape s = side_by_side(shape.map);
+    const Factors<N> a(matrices, channels, s);
+    if (shape.training) find_statistics(x, a, s, channels, z, mean, variance);
+    const Affine affine(s, channels, weight, bias, mean, variance, shape.eps);
     if (N > 1 && shape.training)  // z holds the attended map
-        apply_norm(z, Factors<1>(nullptr, 0), affine, z, shape);
+        apply_norm(z, Factors<1>(), s, affine, shape.relu, z);
     else
-        apply_norm(x, a, affine, z, shape);
+        apply_norm(x, a, s, affine, shape.relu, z);
 }
 
 // Whether the sums for the gradients can be taken from z, what the norm and the ReLU returned: there
 // (y - mean) * inverse = (z - bias) / weight wherever z is positive, up to a rounding error of bias / weight.
-bool is_invertible(const RowShape &s, const float *weight, const float *bias) {
-    for (int64_t c = 0; c < s.channels; ++c)
+bool is_invertible(int64_t channels, const float *weight, const float *bias) {
+    for (int64_t c = 0; c < channels; ++c)
         if (!(std::abs(weight ? weight[c] : 1.f) >= std::abs(bias ? bias[c] : 0.f) / 16)) return false;
     return true;
 }
 
 // The sums over all positions of d, the gradient before the ReLU, and of d * (y - mean): double (2, padded columns).
 template <int N, typename T>
-std::vector<double> gradient_sums(const T *dz, const T *x, const Factors<N> &a, const Affine &affine,
-                                  const std::vector<float> &means, const NormShape &shape) {
-    const RowShape &s = shape.map;
+std::vector<double> gradient_sums(const T *dz, const T *x, const Factors<N> &a, const RowShape &s,
+                                  const Affine &affine, const std::vector<float> &means, bool relu) {
     const int64_t columns = s.outputs();
-    const vec zero = vec{} + (shape.relu ? 0.f : -INFINITY);  // at and below it the ReLU has no gradient
+    const vec zero = vec{} + (relu ? 0.f : -INFINITY);  // at and below it the ReLU has no gradient
     return two_sums<N>(s, [&](auto width, auto whole, int64_t p, Columns at, auto *sums) {
         constexpr int W = decltype(width)::value;
         constexpr bool is_whole = decltype(whole)::value;
@@ -222,39 +233,37 @@ template <int N, typename T>
 void differentiate_norm(const T *dz, const T *x, const T *z, const float *matrices, const float *weight,
                         const float *bias, const float *mean, const float *variance, T *dx, float *dmatrices,
                         float *dweight, float *dbias, const NormShape &shape) {
-    const RowShape &s = shape.map;
-    const Factors<N> a(matrices, s.channels);
-    const Affine affine(s, weight, bias, mean, variance, shape.eps);
+    const int64_t channels = shape.map.channels;
+    const RowShape s = side_by_side(shape.map);
+    const Factors<N> a(matrices, channels, s);
+    const Affine affine(s, channels, weight, bias, mean, variance, shape.eps);
     const int64_t columns = s.outputs(), step = padded(columns), block = block_rows(step);
-    const std::vector<float> means = per_column(s, std::vector<float>(mean, mean + s.channels));
+    const std::vector<float> means = per_column(s, std::vector<float>(mean, mean + channels));
     const vec zero = vec{} + (shape.relu ? 0.f : -INFINITY);
-    const bool inverts = z && is_invertible(s, weight, bias);
+    const bool inverts = z && is_invertible(channels, weight, bias);
 
     // With z in the place of y there is nothing to attend to: the norm is the identity, its center is the bias.
-    const std::vector<float> biases = per_column(s, bias ? std::vector<float>(bias, bias + s.channels)
-                                                         : std::vector<float>(s.channels));
-    const auto sums = inverts ? gradient_sums(dz, z, Factors<1>(nullptr, 0), Affine(s), biases, shape)
-                              : gradient_sums(dz, x, a, affine, means, shape);
+    const std::vector<float> biases = per_column(s, bias ? std::vector<float>(bias, bias + channels)
+                                                         : std::vector<float>(channels));
+    const auto sums = inverts ? gradient_sums(dz, z, Factors<1>(), s, Affine(s), biases, shape.relu)
+                              : gradient_sums(dz, x, a, s, affine, means, shape.relu);
     // dy = scale * (d - mean of d - (y - mean) * slope)
-    std::vector<float> offset(s.channels), slope(s.channels);
-    const double number = double(s.rows) * s.order;
-    for (int64_t c = 0; c < s.channels; ++c) {
-        double direct = 0, scaled = 0;
-        for (int64_t g = 0; g < s.order; ++g) {
-            direct += sums[c * s.order + g];
-            scaled += sums[step + c * s.order + g];
-        }
+    std::vector<float> offset(channels), slope(channels);
+    const double number = double(s.rows) * columns / channels;
+    const auto direct = per_channel(s, channels, sums.data());
+    auto scaled = per_channel(s, channels, &sums[step]);
+    for (int64_t c = 0; c < channels; ++c) {
         const double inverse = 1 / std::sqrt(double(variance[c]) + shape.eps);
-        if (inverts) scaled /= (weight ? weight[c] : 1.0) * inverse;
-        dbias[c] = float(direct);
-        dweight[c] = float(scaled * inverse);
-        offset[c] = shape.training ? float(direct / number) : 0;
-        slope[c] = shape.training ? float(scaled * inverse * inverse / number) : 0;
+        if (inverts) scaled[c] /= (weight ? weight[c] : 1.0) * inverse;
+        dbias[c] = float(direct[c]);
+        dweight[c] = float(scaled[c] * inverse);
+        offset[c] = shape.training ? float(direct[c] / number) : 0;
+        slope[c] = shape.training ? float(scaled[c] * inverse * inverse / number) : 0;
     }
     const std::vector<float> offsets = per_column(s, offset), slopes = per_column(s, slope);
 
     const Chunks chunks(s.rows, columns);
-    const int64_t size = N > 1 ? s.channels * N * N : 0;
+    const int64_t size = N > 1 ? channels * N * N : 0;
     std::vector<float> parts(chunks.number * size);
 #pragma omp parallel num_threads(threads_for(s))
     {
@@ -287,7 +296,7 @@ void differentiate_norm(const T *dz, const T *x, const T *z, const float *matric
                                 put<is_whole>(to + r * columns + v + w * lanes, above(r, w, n), count);
                             });
                 });
-            if constexpr (N > 1) add_sums<N>(da.data(), step, s.channels, &parts[i * size]);
+            if constexpr (N > 1) add_sums(da.data(), a, s.channels, &parts[i * size]);
         }
     }
     if constexpr (N > 1) add_parts(parts, size, dmatrices);

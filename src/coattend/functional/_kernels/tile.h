@@ -21,23 +21,34 @@ namespace {
 
 #define INLINE __attribute__((always_inline)) inline
 
+// The length of vectors. A file that gains from longer ones defines it before: where these are computed in halves, as many
+// numbers still need half as many instructions, so that the processor looks twice as far ahead.
+#ifndef VECTOR_BYTES
+#define VECTOR_BYTES 32
+#endif
+#if VECTOR_BYTES == 64
+#define NATIVE(operation) _mm512_##operation
+#elif defined(__AVX__)
+#define NATIVE(operation) _mm256_##operation
+#endif
+
 constexpr int largest_order = 64;
 constexpr int ordinary_logit = 1024;  // the largest one, see Tile
 
 template <typename T> struct Lanes;
 template <> struct Lanes<float> {
-    typedef float vec __attribute__((vector_size(32)));
-    typedef int32_t bits __attribute__((vector_size(32)));
-    static constexpr int count = 8, mantissa = 23, bias = 127, degree = 5;
+    typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int32_t bits __attribute__((vector_size(VECTOR_BYTES)));
+    static constexpr int count = VECTOR_BYTES / 4, mantissa = 23, bias = 127, degree = 5;
     static constexpr float round = 12582912.0f, lowest = -87.0f, log2_e = 1.44269504f;
     static constexpr float ln2_high = 0.693147181f, ln2_low = 0;
     // The smallest maximum of the relative error, 9e-8, among the polynomials that are 1 at 0.
     static constexpr float series[] = {1, 0.999999707f, 0.4999914919f, 0.1666763659f, 0.0418979756f, 0.008290305692f};
 };
 template <> struct Lanes<double> {
-    typedef double vec __attribute__((vector_size(32)));
-    typedef int64_t bits __attribute__((vector_size(32)));
-    static constexpr int count = 4, mantissa = 52, bias = 1023, degree = 13;
+    typedef double vec __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int64_t bits __attribute__((vector_size(VECTOR_BYTES)));
+    static constexpr int count = VECTOR_BYTES / 8, mantissa = 52, bias = 1023, degree = 13;
     static constexpr double round = 6755399441055744.0, lowest = -708.0, log2_e = 1.4426950408889634;
     static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
     static constexpr double series[] = {1, 1, 1. / 2, 1. / 6, 1. / 24, 1. / 120, 1. / 720, 1. / 5040, 1. / 40320,
@@ -46,15 +57,15 @@ template <> struct Lanes<double> {
 
 // The second one if either is NaN.
 INLINE Lanes<float>::vec larger(Lanes<float>::vec a, Lanes<float>::vec b) {
-#ifdef __AVX__
-    return (Lanes<float>::vec)_mm256_max_ps((__m256)a, (__m256)b);  // a comparison and a choice otherwise
+#ifdef NATIVE
+    return NATIVE(max_ps)(a, b);  // a comparison and a choice otherwise
 #else
     return a > b ? a : b;
 #endif
 }
 INLINE Lanes<double>::vec larger(Lanes<double>::vec a, Lanes<double>::vec b) {
-#ifdef __AVX__
-    return (Lanes<double>::vec)_mm256_max_pd((__m256d)a, (__m256d)b);
+#ifdef NATIVE
+    return NATIVE(max_pd)(a, b);
 #else
     return a > b ? a : b;
 #endif
@@ -85,8 +96,8 @@ INLINE Lanes<float>::vec power_of_two(Lanes<float>::vec t) {
     constexpr double ln2 = 0.69314718055994531, square = ln2 * ln2;
 #if defined(__AVX512VL__) && defined(__AVX512DQ__)
     // The fraction and the scaling are an instruction each, which also know the smallest numbers, infinities and NaN.
-    const vec whole = (vec)_mm256_roundscale_ps((__m256)t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const vec r = (vec)_mm256_reduce_ps((__m256)t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const vec whole = NATIVE(roundscale_ps)(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const vec r = NATIVE(reduce_ps)(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
     constexpr float round = L::round + L::bias;
     t = larger(vec{} - 126.f, t);  // in this order a NaN stays one
@@ -97,9 +108,19 @@ INLINE Lanes<float>::vec power_of_two(Lanes<float>::vec t) {
     p = p * r2 + (r * float(L::series[3] * square * ln2) + float(L::series[2] * square));
     p = p * r2 + (r * float(L::series[1] * ln2) + 1);
 #if defined(__AVX512VL__) && defined(__AVX512DQ__)
-    return (vec)_mm256_scalef_ps((__m256)p, (__m256)whole);
+    return NATIVE(scalef_ps)(p, whole);
 #else
     return p * (vec)((L::bits)rounded << L::mantissa);
+#endif
+}
+
+// Whether all bits are set.
+template <typename Bits> INLINE bool all(Bits bits) {
+    const auto words = (Lanes<double>::bits)bits;
+#if VECTOR_BYTES == 64
+    return _mm512_cmpeq_epi64_mask((__m512i)words, _mm512_set1_epi64(-1)) == 0xff;
+#else
+    return (words[0] & words[1] & words[2] & words[3]) == -1;
 #endif
 }
 
@@ -174,11 +195,7 @@ template <typename T, int N, bool careful = false> struct Tile {
         for (int v = 0; v < depth; ++v) ordinary &= top[v] * top[v] <= vec{} + T(ordinary_logit) * ordinary_logit;
     }
 
-    INLINE bool was_ordinary() const {
-        typedef int64_t words __attribute__((vector_size(32)));
-        const words w = (words)ordinary;
-        return (w[0] & w[1] & w[2] & w[3]) == -1;
-    }
+    INLINE bool was_ordinary() const { return all(ordinary); }
 
     // y = mask * x, or y += mask * x for every slice but the first.
     INLINE void attend(const T *const *from, T *const *to, int64_t p, const Matrix<T, N> &a, int n, bool adds) {
