@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.checks import check_table, check_tensor, select
+from coattend.functional.kept_index import kept_index
 from coattend.functional.tables import GroupTables, Turns
 
 
@@ -52,12 +53,20 @@ def group_filters(weight: Tensor, turns: Turns | Tensor, relative: Tensor, *, ch
             f"group_filters expects tables of one group, got the turns of {len(moves)} poses and the relative poses of "
             f"{len(relative)}; build both for the same group."
         )
-    # The first number of every slice of a channel, and thereby of every channel.
-    starts = torch.arange(0, numbers[0].numel(), numbers.shape[-1], device=weight.device).view(numbers.shape[1:3])
-    index = select("group_filters", starts, 1, relative).unflatten(1, relative.shape)  # i g h
-    index = index.transpose(0, 1)[..., None] + moves[:, None, None]  # g i h (k k)
-    index = index.movedim(-1, 1) if channels_last else index
-    bank = select("group_filters", numbers.flatten(1), 1, index).reshape(-1, *index.shape[1:])
+    poses, taps = moves.shape
+    channels, slices, step = numbers.shape[1:]
+
+    def index() -> Tensor:
+        # The first number of every slice of a channel, and thereby of every channel.
+        starts = torch.arange(0, channels * slices * step, step, device=weight.device).view(channels, slices)
+        first = select("group_filters", starts, 1, relative).unflatten(1, relative.shape)  # i g h
+        taken = first.transpose(0, 1)[..., None] + moves[:, None, None]  # g i h (k k)
+        return taken.movedim(-1, 1) if channels_last else taken
+
+    key = "group_filters", channels, slices, step, channels_last
+    shape = (poses, taps, channels, poses) if channels_last else (poses, channels, poses, taps)
+    rows = select("group_filters", numbers.flatten(1), 1, kept_index(moves, relative, key, index))
+    bank = rows.reshape(-1, *shape[1:])
     if channels_last:
         return bank.flatten(2).unflatten(1, (k, k)).permute(0, 3, 1, 2)
     return bank.flatten(1, 2).unflatten(2, (k, k))

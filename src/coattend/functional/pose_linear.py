@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.checks import check_group, check_one_device, check_table, check_tensor, select
+from coattend.functional.kept_index import kept_index
 from coattend.groups import FiniteGroup
 
 
@@ -46,8 +47,15 @@ def relative_table(group: FiniteGroup) -> Tensor:
 def pose_bank(weight: Tensor, relative: Tensor) -> Tensor:
     """Return the matrix of a linear map, ``bank[o, g, i, h] = weight[o, i, relative[g, h]]``: o i t -> (o g) (i h)."""
     check_table("pose_bank", "relative", relative, "(group, group)", 2)
-    bank = select("pose_bank", weight, 2, relative).unflatten(2, relative.shape)  # o i g h
-    return bank.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    ins, slices = weight.shape[1:]
+
+    def index() -> Tensor:
+        places = torch.arange(ins * slices, device=relative.device).view(ins, slices)
+        return select("pose_bank", places, 1, relative).unflatten(1, relative.shape).transpose(0, 1)  # g i h
+
+    key = "pose_bank", ins, slices
+    numbers = select("pose_bank", weight.flatten(1), 1, kept_index(relative, relative, key, index))
+    return numbers.reshape(-1, ins * relative.shape[1])
 
 
 def apply_bank(x: Tensor, bank: Tensor, groups: int = 1) -> Tensor:

@@ -29,7 +29,7 @@ AVX2 = ("-mavx2", "-mfma")
 # More registers and masks, not wider ones: vectors have 32 bytes everywhere.
 AVX512 = (*AVX2, *(f"-mavx512{part}" for part in ("f", "vl", "dq", "bw")), "-mprefer-vector-width=256")
 INSTRUCTION_SETS = {"AVX2": AVX2, "AVX512": AVX512}
-SECONDS = 300  # of a compiler that hangs; the largest source takes 25, and some times as many on a busy machine
+SECONDS = 300  # of a compiler that hangs; the largest source takes 20, and some times as many on a busy machine
 UNFINISHED = "unfinished-"
 
 logger = logging.getLogger("coattend")

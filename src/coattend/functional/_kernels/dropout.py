@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import rows
-from coattend.functional._kernels.library import LIBRARY, define
+from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output
 from coattend.functional.layout import channels_last, empty_like
 
 
@@ -46,8 +46,10 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor, int, float], output: tuple[Ten
     ctx.factor = inputs[3]
     ctx.save_for_backward(output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
 
 
+@differentiate_first_output
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
     (mask,) = ctx.saved_tensors
     return torch.ops.coattend.drop_backward(grad, mask, ctx.factor), None, None, None

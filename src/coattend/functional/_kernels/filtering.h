@@ -34,17 +34,19 @@ template <typename T> struct Filtering {
         return v;
     }
 
-    // From (positions, planes) to padded planes, whose padding is zero already.
-    void spread(const T *rows, int64_t planes, T *to) const {
-        for (int64_t y = 0; y < height; ++y)
-            for (int64_t x = 0; x < width; ++x, rows += planes)
-                for (int64_t i = 0; i < planes; ++i) to[i * plane + origin + y * stride + x] = rows[i];
+    // From (positions, planes) to padded planes, whose padding is zero already; `known` is the number of planes or 0.
+    template <int known = 0> void spread(const T *__restrict rows, int64_t number, T *__restrict to) const {
+        const int64_t planes = known ? known : number;
+        for (int64_t y = 0; y < height; ++y, rows += width * planes)
+            for (int64_t x = 0; x < width; ++x)
+                for (int64_t i = 0; i < planes; ++i) to[i * plane + origin + y * stride + x] = rows[x * planes + i];
     }
     // From filtered planes to (positions, planes).
-    void gather(const T *from, int64_t planes, T *rows) const {
-        for (int64_t y = 0; y < height; ++y)
-            for (int64_t x = 0; x < width; ++x, rows += planes)
-                for (int64_t i = 0; i < planes; ++i) rows[i] = from[i * plane + y * stride + x];
+    template <int known = 0> void gather(const T *__restrict from, int64_t number, T *__restrict rows) const {
+        const int64_t planes = known ? known : number;
+        for (int64_t y = 0; y < height; ++y, rows += width * planes)
+            for (int64_t x = 0; x < width; ++x)
+                for (int64_t i = 0; i < planes; ++i) rows[x * planes + i] = from[i * plane + y * stride + x];
     }
 
     // filters (outs, ins, k, k), without turning them: to[o](u) = sum over i, d of filters[o, i](d) from[i](u + d - k / 2).
@@ -68,7 +70,7 @@ template <typename T> struct Filtering {
                     for (int64_t dx = 0; dx < kernel; ++dx, ++tap)
 #pragma GCC unroll 4
                         for (int o = 0; o < outs; ++o) {
-                            const vec weight = vec{} + tap[o * taps];
+                            const vec weight = tap[o * taps] - vec{};  // x + 0 is not x for -0
 #pragma GCC unroll 12
                             for (int v = 0; v < vectors; ++v) sum[o][v] += weight * at(line + dx + v * count);
                         }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu
-from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
+from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output, differentiates_again
 from coattend.functional.checks import MAP, check_gradient, check_one_device, check_tensor
 from coattend.functional.gates import GateBanks, gate_gradients, mask_formula
 
@@ -71,27 +71,13 @@ def group_gate_backward(
         )
     dtype, planes = _computed_in(x), _by_position(x)
     state = [tensor.to(dtype).contiguous() for tensor in given]
-    grad_x = torch.empty_like(planes)
-    grad_logits, grad_hidden = torch.empty_like(state[2]), torch.empty_like(state[1])
-    grad_spatial = grad_logits.new_empty(_chunks(x), *spatial.shape)
-    weights = (_weights(bank, x) for bank in (squeeze, excite, spatial.transpose(0, 1).flip(2, 3)))
-    gradients = grad_x, grad_logits, grad_hidden, grad_spatial
-    _run("backward", x, banks, _by_position(grad.to(x.dtype)), planes, *weights, *state, *gradients)
-
-    pooled = state[1].relu().sum(1, keepdim=True)
-    return (
-        grad_x.permute(0, 3, 4, 1, 2),
-        _matrix_gradient(grad_hidden, state[0][:, :2], squeeze),
-        _matrix_gradient(grad_logits.unsqueeze(1), pooled, excite),
-        grad_spatial.sum(0).to(spatial.dtype),
+    weights = [_weights(bank, x) for bank in banks]
+    grad_x, *gradients = (torch.empty_like(tensor) for tensor in (planes, *weights))
+    _run("backward", x, banks, _by_position(grad.to(x.dtype)), planes, *weights, *state, grad_x, *gradients)
+    grad_squeeze, grad_excite, grad_spatial = (
+        gradient.to(bank.dtype) for gradient, bank in zip(gradients, banks, strict=True)
     )
-
-
-def _matrix_gradient(grad: Tensor, rows: Tensor, bank: Tensor) -> Tensor:
-    """Return the gradient of a matrix by groups of channels, (out, in / groups), from two rows of an image or one."""
-    rows = rows.reshape(rows.shape[0] * rows.shape[1], -1, bank.shape[1]).transpose(0, 1)
-    up = grad.reshape(rows.shape[1], len(rows), -1).transpose(0, 1)
-    return torch.bmm(up.mT, rows).reshape(bank.shape).to(bank.dtype)
+    return grad_x.permute(0, 3, 4, 1, 2), grad_squeeze, grad_excite, grad_spatial
 
 
 def _sizes(x: Tensor, banks: GateBanks) -> list[tuple[int, ...]]:
@@ -176,9 +162,11 @@ def _fake_backward(
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs, *output[1:])
 
 
+@differentiate_first_output
 def _backward(ctx: Any, grad: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
     x, *others = ctx.saved_tensors
     if differentiates_again() or not others[3].numel():

@@ -38,6 +38,19 @@ def differentiates_again() -> bool:
     return torch.is_grad_enabled() or in_dual_level()
 
 
+def differentiate_first_output(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a backward function that gets no zeros as the gradients of further outputs, which have none.
+
+    What it saves for backward has to call ``ctx.set_materialize_grads(False)``.
+    """
+
+    @functools.wraps(backward)
+    def differentiate(ctx: Any, grad: Tensor | None, *rest: None) -> Any:
+        return (None,) * len(ctx.needs_input_grad) if grad is None else backward(ctx, grad, *rest)
+
+    return differentiate
+
+
 def save_first_two(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """Save the two tensors for the backward pass, and the other arguments with them."""
     ctx.save_for_backward(*inputs[:2])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coattend.functional._kernels import rows
 from coattend.functional._kernels.attention import attend_gradients
-from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
+from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output, differentiates_again
 from coattend.functional.attention import attend_formula
 from coattend.functional.checks import MAP, check_attention, check_gradient, check_one_device, check_tensor
 from coattend.functional.layout import empty_like, in_format_of
@@ -162,10 +162,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     ctx.training = mean is None
     statistics = output[1:] if ctx.training else (mean, variance)
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
     z = output[0] if matrix is not None and ctx.relu else None
     ctx.save_for_backward(x, z, matrix, weight, bias, *statistics)
 
 
+@differentiate_first_output
 def _backward(ctx: Any, grad: Tensor, *statistics: Tensor) -> tuple[Tensor | None, ...]:
     x, z, matrix, weight, bias, mean, variance = ctx.saved_tensors
     if differentiates_again():

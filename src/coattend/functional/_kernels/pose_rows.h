@@ -114,8 +114,8 @@ struct Columns {
     int count;
 };
 
-// Calls body(row, attended numbers) for row after row until a logit is not ordinary, and returns the number of rows that
-// it was called for; N = 1 for no attention.
+// Calls body(row, attended numbers) for row after row until a logit is not ordinary, and returns the number of rows
+// that it was called for; N = 1 for no attention.
 template <int N, bool whole, typename T, typename Body>
 INLINE int64_t attend_ordinary(const T *x, const Factors<N> &a, const RowShape &s, Columns at, const Body &body) {
     const int64_t columns = s.outputs();

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu
-from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
+from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output, differentiates_again
 from coattend.functional.checks import check_gradient, check_one_device, check_tensor
 from coattend.functional.pose_self_attention import attend_rows_formula, attend_rows_gradients
 
@@ -104,9 +104,11 @@ def _fake_backward(grad: Tensor, rows: Tensor, bias: Tensor, weights: Tensor) ->
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs, output[1])
 
 
+@differentiate_first_output
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
     rows, bias, weights = ctx.saved_tensors
     if differentiates_again() or not weights.numel():

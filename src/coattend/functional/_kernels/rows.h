@@ -87,7 +87,7 @@ struct RowShape {
     int64_t outputs() const { return channels * order; }
 };
 
-// Neighbouring rows as one, if vectors fill that and not a single row; channel c of it is channel c % channels of a row.
+// Neighbouring rows as one, if vectors fill that and not a single row; channel c of it is c % channels of a row.
 RowShape side_by_side(const RowShape &s) {
     for (int64_t rows = 1; rows <= lanes; rows *= 2)
         if (rows * s.outputs() % lanes == 0 && s.rows % rows == 0) {

@@ -31,16 +31,13 @@ std::vector<double> per_channel(const RowShape &s, int64_t channels, const S *pe
 // Several neighbouring vectors of a row at a time, if nothing mixes their numbers: that reads the memory in order.
 template <int N> constexpr int strip = N == 1 ? 5 : 1;
 
-// Calls body(W, whole, first column, number of columns of a vector) for every strip of W vectors, the last of a row with
-// fewer than `most`.
-template <int most, typename Body> INLINE void for_strips(int64_t columns, const Body &body, int64_t v = 0) {
+// Calls body(W, whole, first column, number of columns of a vector) for every strip of W vectors.
+template <int most, typename Body> INLINE void for_strips(int64_t columns, const Body &body) {
+    int64_t v = 0;
     for (; v + most * lanes <= columns; v += most * lanes)
         body(std::integral_constant<int, most>(), std::true_type(), v, lanes);
-    if constexpr (most > 1) {
-        if (v < columns) for_strips<most - 1>(columns, body, v);
-    } else {
-        if (v < columns) body(std::integral_constant<int, 1>(), std::false_type(), v, int(columns - v));
-    }
+    for (; v + lanes <= columns; v += lanes) body(std::integral_constant<int, 1>(), std::true_type(), v, lanes);
+    if (v < columns) body(std::integral_constant<int, 1>(), std::false_type(), v, int(columns - v));
 }
 
 // The number that a map of T would hold, as if attention were a layer of its own.

@@ -21,8 +21,8 @@ namespace {
 
 #define INLINE __attribute__((always_inline)) inline
 
-// The length of vectors. A file that gains from longer ones defines it before: where these are computed in halves, as many
-// numbers still need half as many instructions, so that the processor looks twice as far ahead.
+// The length of vectors. A file that gains from longer ones defines it before: where these are computed in halves, as
+// many numbers still need half as many instructions, so that the processor looks twice as far ahead.
 #ifndef VECTOR_BYTES
 #define VECTOR_BYTES 32
 #endif
