@@ -63,6 +63,7 @@ PLANNED: Mapping[str, int] = {  # rows that are to be run, with the number of se
             "p4cnn",
             "z2cnn",
             "p4cnn:head=max,width=20",
+            "e4cnn:group=C8,filters=steerable,width=20,generated=false",
         ),
         5,
     ),
