@@ -118,7 +118,7 @@ int threads_for(const RowShape &s) { return s.rows * s.inputs() < 16384 ? 1 : in
 int64_t padded(int64_t columns) { return (columns + lanes - 1) / lanes * lanes; }
 
 // Some rows at a time, whose numbers stay in the nearest cache; a multiple of those that attention takes at once.
-constexpr int rows_at_once = 4;
+constexpr int rows_at_once = VECTOR_BYTES == 64 ? 6 : 4;
 constexpr int64_t most_rows = 64;
 int64_t block_rows(int64_t columns) {
     return std::max<int64_t>(1, std::min(most_rows, 2048 / columns) / rows_at_once) * rows_at_once;
