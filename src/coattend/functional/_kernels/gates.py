@@ -23,7 +23,7 @@ TYPES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloa
 
 
 class Shape(ctypes.Structure):
-    """``GateShape`` of gates.cpp, field by field."""
+    """``GateShape`` of gate.h, field by field."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in SHAPE)
 
