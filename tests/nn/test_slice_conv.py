@@ -10,7 +10,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize, prune
 
 import coattend as ca
-from coattend.nn import co_attention
+from coattend.functional import convolution
 
 nn = ca.nn
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -46,13 +46,13 @@ def example() -> torch.Tensor:
 def fused(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """The planes that went the fast way."""
     seen: list[torch.Tensor] = []
-    fast = co_attention.attend_slices
+    fast = convolution.attend_slices
 
     def counted(planes: torch.Tensor, *rest: object, **named: object) -> torch.Tensor:
         seen.append(planes)
         return fast(planes, *rest, **named)
 
-    monkeypatch.setattr(co_attention, "attend_slices", counted)
+    monkeypatch.setattr(convolution, "attend_slices", counted)
     return seen
 
 

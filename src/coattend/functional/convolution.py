@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import torch
 from torch import Tensor
 
 from coattend.functional.attention import attend, attend_slices, attention_matrices
@@ -22,7 +23,7 @@ from coattend.functional.filter_bank import (
     turn_filters,
 )
 from coattend.functional.geometry import Size, checked_geometry
-from coattend.functional.layout import joined, poses_first, prefers_channels_last
+from coattend.functional.layout import channels_last, joined, poses_first, prefers_channels_last
 from coattend.functional.planes import (
     RESPONSE_BYTES,
     add_bias,
@@ -32,6 +33,7 @@ from coattend.functional.planes import (
     convolve_poses,
     reads_own_pose,
     repeat_bias,
+    slices_stay_in_cache,
 )
 from coattend.functional.pose_blocks import blocks_are_faster
 from coattend.functional.tables import (
@@ -256,10 +258,13 @@ def slice_attentive_conv2d(
         tables = SliceTables(turns.to(weight.device), indices.to(weight.device), rows)
     geometry = checked_geometry(name, tables.turns.kernel_size, *arguments)
     slices = len(tables.rows) // group.order
+    bank = slice_filters(weight, tables.turns, tables.poses) if bank is None else bank
     if not callable(attention):
         matrices = attention_matrices(name, attention, len(weight) * slices, group)
+        if in_parts and slices_stay_in_cache(x, bank, matrices, geometry):
+            y = torch.ops.coattend.slice_convolution(channels_last(x), bank, matrices, tables.rows, geometry.padding)
+            return add_bias(y, bias)
         attention = lambda planes, rows, step: attend_slices(planes, matrices, rows, step)  # noqa: E731
-    bank = slice_filters(weight, tables.turns, tables.poses) if bank is None else bank
     by_pose = geometry._replace(groups=group.order * geometry.groups)
     pixels = geometry.output_size(x.shape[-2]) * geometry.output_size(x.shape[-1])
     most = RESPONSE_BYTES if in_parts else None

@@ -19,6 +19,12 @@ from coattend.functional.tables import BlockTables
 BLOCK_BYTES = 4 * 2**20
 RESPONSE_BYTES = 12 * 2**20
 
+# The kernel that convolves with all slices and attends to them, line by line: what of it has to stay in the cache, and
+# the images that are needed to occupy the processor with gradients, since the lines of an image are taken in turn.
+SLICE_FILTER_BYTES = 320 * 2**10
+SLICE_LINE_BYTES = 512 * 2**10
+FEWEST_IMAGES = 8
+
 
 def planes_conv2d(
     x: Tensor,
@@ -112,6 +118,25 @@ def bank_channels_last(bank: Tensor) -> Tensor:
     if bank.stride() == (height * width * inputs, 1, width * inputs, inputs):
         return bank
     return bank.clone(memory_format=torch.channels_last)
+
+
+def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, geometry: Geometry) -> bool:
+    """Return whether the operator ``slice_convolution`` computes a slice-attentive convolution, and is faster."""
+    order, columns = x.shape[2], len(bank) // x.shape[2]
+    is_supported = (
+        geometry.stride == geometry.dilation == geometry.groups == 1
+        and (geometry.padding_mode == "zeros" or geometry.padding == 0)
+        and order in (2, 4, 8)
+        and columns % 8 == 0
+        and len(matrices) == columns
+        and {tensor.dtype for tensor in (x, bank, matrices)} == {torch.float32}
+        and not autocasts(x)
+        and prefers_channels_last(x)
+    )
+    if not is_supported or (len(x) < FEWEST_IMAGES and torch.is_grad_enabled()):
+        return False
+    line = order * columns * geometry.output_size(x.shape[-1])
+    return 4 * bank.numel() <= SLICE_FILTER_BYTES and 4 * line <= SLICE_LINE_BYTES
 
 
 def convolve_blocks(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, tables: BlockTables) -> Tensor:

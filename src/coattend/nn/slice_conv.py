@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coattend.functional import slice_attentive_conv2d
+from coattend.functional.convolution import AttendSlices
 from coattend.functional.filter_bank import slice_filters
 from coattend.functional.geometry import Size
 from coattend.functional.planes import add_bias
@@ -117,7 +118,7 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             self.weight,
             None,
             self.group,
-            self._attend_slices,
+            self._attention(),
             *self._arguments(),
             self.relative,
             tables=SliceTables(self._turns(), self.poses, self.rows),
@@ -157,6 +158,14 @@ class SliceCoAttentiveConv2d(PoseConv2d):
             slices = parameter.unflatten(axis, (-1, len(self.relative)))
             selected[f"attention.{name}"] = slices.index_select(axis + 1, index).flatten(axis, axis + 1)
         return selected
+
+    def _attention(self) -> Tensor | AttendSlices:
+        """Return the matrices of co-attention where they say all of it, else a function."""
+        attention: nn.Module = self.attention
+        if not (isinstance(attention, CoAttention) and attention.is_fusible()):
+            return self._attend_slices
+        is_its_own = type(attention).attend_slices is CoAttention.attend_slices
+        return attention.matrix() if is_its_own else self._attend_slices
 
     def _attend_slices(self, planes: Tensor, rows: list[int], channel_step: int) -> Tensor:
         attention: nn.Module = self.attention

@@ -124,6 +124,31 @@ def test_slice_attention(way: Way, dtype: torch.dtype) -> None:
         check_slices(x, matrix, by_channel(2, order), way, dtype)
 
 
+def slice_formula(x: Tensor, bank: Tensor, matrix: Tensor, rows: list[int], padding: int) -> Tensor:
+    order = x.shape[2]
+    planes = torch.conv2d(x.transpose(1, 2).flatten(1, 2), bank, padding=padding, groups=order)
+    return attend_slices_formula(planes, matrix, plane_index(planes, rows, order), order)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)  # rounded responses have other maxima
+@EVERY_WAY
+def test_slice_convolution(way: Way, dtype: torch.dtype) -> None:
+    shapes = (
+        (2, 2, 4, 3, 0, 3, 3),
+        (7, 3, 8, 3, 1, 5, 4),  # several images in a tile, and fewer in the last
+        (2, 1, 4, 1, 0, 40, 7),  # several tiles in an image
+        (1, 11, 24, 2, 2, 23, 17),  # whose lines overlap; more channels than registers hold at once
+        (1, 2, 4, 5, 4, 2, 1),
+    )
+    for order in ORDERS[:-1]:
+        for batch, channels, outputs, k, padding, height, width in shapes:
+            out = max(1, outputs // order)
+            x, bank = torch.randn(batch, channels, order, height, width), torch.randn(order**2 * out, channels, k, k)
+            given, (rows, _) = (x, bank, torch.randn(order * out, order, order)), by_input_pose(out, order)
+            ours = partial(OPS.slice_convolution, rows=rows, padding=padding)
+            check(ours, partial(slice_formula, rows=rows, padding=padding), given, way, dtype)
+
+
 @EVERY_TYPE
 @EVERY_WAY
 def test_max_pool(way: Way, dtype: torch.dtype) -> None:
@@ -277,6 +302,11 @@ def test_numbers_that_are_not_finite(value: float, way: Way, dtype: torch.dtype)
         assert_near(normalized, exact)
         planes, matrices = x[:, :, :, None].expand(-1, -1, -1, 2, -1, -1).flatten(1, 3), torch.randn(6, order, order)
         check_slices(planes, matrices, by_channel(2, order), way, dtype)
+        if dtype != torch.bfloat16:
+            given = x, torch.randn(order**2 * 2, 3, 1, 1), torch.randn(order * 2, order, order)
+            rows, _ = by_input_pose(2, order)
+            ours = partial(OPS.slice_convolution, rows=rows, padding=0)
+            check(ours, partial(slice_formula, rows=rows, padding=0), given, way, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
+from coattend.functional._kernels import slice_convolution as _slice_convolution  # noqa: F401  registers it
+
 OPERATORS = torch.ops.coattend
 
 
@@ -34,6 +36,24 @@ def convolution(x: Sequence[int], weight: Sequence[int], *rest: Any, out_shape: 
 def convolution_backward(grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *rest: Any, **named: Any) -> int:
     """Count the gradients of x and of the weight."""
     return 2 * conv_flop_count(_planes(x), list(weight), _planes(grad))
+
+
+@register_flop_formula(OPERATORS.slice_convolution)
+def slice_convolution(
+    x: Sequence[int], bank: Sequence[int], matrix: Sequence[int], *rest: Any, out_shape: Sequence[int], **named: Any
+) -> int:
+    """Count the convolution of each input pose with the filters that read it, and the logits."""
+    batch, *_, height, width = out_shape
+    responses = [batch, bank[0], height, width]
+    return conv_flop_count(_planes(x), list(bank), responses) + attention(responses, matrix)
+
+
+@register_flop_formula(OPERATORS.slice_convolution_backward)
+def slice_convolution_backward(
+    grad: Sequence[int], x: Sequence[int], bank: Sequence[int], matrix: Sequence[int], *rest: Any, **named: Any
+) -> int:
+    """Count all of it once more, and the gradients of x, of the bank and of the matrix."""
+    return 3 * slice_convolution(x, bank, matrix, out_shape=grad)
 
 
 def _planes(shape: Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ from coattend.functional._kernels import (
     order,
     pooling,
     pose_self_attention,
+    slice_convolution,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "order",
     "pooling",
     "pose_self_attention",
+    "slice_convolution",
 ]

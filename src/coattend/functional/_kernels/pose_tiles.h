@@ -60,7 +60,8 @@ void differentiate_tiles(const G *dy, int64_t dy_step, const T *x, const float *
 // Adds parts (number, size) in order.
 void add_parts(const std::vector<float> &parts, int64_t size, float *sum) {
     std::vector<double> total(size);
-    for (size_t i = 0; i < parts.size(); ++i) total[i % size] += parts[i];
+    for (size_t first = 0; first < parts.size(); first += size)
+        for (int64_t i = 0; i < size; ++i) total[i] += parts[first + i];
     for (int64_t i = 0; i < size; ++i) sum[i] = float(total[i]);
 }
 
