@@ -12,6 +12,7 @@ import coattend as ca
 from coattend._timing import saved_bytes
 from coattend.functional import memory_format
 from coattend.functional.layout import channels_last
+from coattend.nn import sequence
 from coattend.nn.sequence import FusedSequential
 
 
@@ -135,6 +136,83 @@ def test_overwrites_only_what_nobody_else_reads(attends: bool, value: float) -> 
             torch.testing.assert_close(network[0](x), before_norm, equal_nan=True)
         torch.testing.assert_close(own, again, equal_nan=True)
         torch.testing.assert_close(own, network(x).detach(), equal_nan=True)
+
+
+def attentive(kind: str = "group", **options: Any) -> list[nn.Module]:
+    """A convolution with 24 planes, co-attention, a norm that has seen something, and a ReLU."""
+    group, channels = options.pop("group", "p4"), options.pop("channels", 6)
+    convolution = ca.nn.GroupConv2d if kind == "group" else ca.nn.LiftingConv2d
+    parts = [convolution(2, channels, 3, group, **options), ca.nn.CoAttention(channels, group)]
+    parts += [ca.nn.GroupBatchNorm2d(channels), nn.ReLU()]
+    for parameter in nn.ModuleList(parts).parameters():
+        nn.init.normal_(parameter)
+    parts[2](torch.randn(4, channels, ca.get_group(group).order, 3, 3))
+    return parts
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each convolution that might be one pass with what follows was one."""
+    found: list[bool] = []
+    original = sequence.convolve_and_normalize
+
+    def convolve_and_normalize(*arguments: Any, **named: Any) -> Tensor | None:
+        y = original(*arguments, **named)
+        found.append(y is not None)
+        return y
+
+    monkeypatch.setattr(sequence, "convolve_and_normalize", convolve_and_normalize)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "value"),
+    [
+        ("group", {}, 0.0),
+        ("group", {}, float("nan")),
+        ("group", {}, 5e4),  # logits for which the kernel takes its careful way
+        ("group", {"padding": 1, "bias": False}, 0.0),
+        ("lifting", {}, 0.0),
+        ("lifting", {}, float("inf")),
+        ("group", {"group": "p4m", "channels": 5}, 0.0),
+        ("lifting", {"group": "C2", "channels": 4}, 0.0),
+    ],
+)
+def test_a_convolution_and_all_after_it_are_one_pass(
+    kind: str, options: dict[str, Any], value: float, passes: list[bool]
+) -> None:
+    network = FusedSequential(*attentive(kind, **options)).eval()
+    order = ca.get_group(options.get("group", "p4")).order
+    x = torch.randn(3, 2, order, 7, 6) if kind == "group" else torch.randn(3, 2, 7, 6)
+    x.view(-1)[50] = value
+    with memory_format("channels_last"), torch.no_grad():
+        y = network(x)
+    assert passes == [True]
+    plain = nn.Sequential(*network).double()
+    torch.testing.assert_close(y.double(), plain(x.double()), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_when_a_convolution_is_not_one_pass_with_what_follows(passes: list[bool]) -> None:
+    x = torch.randn(2, 2, 4, 7, 6)
+    with memory_format("channels_last"):
+        FusedSequential(*attentive()).eval()(x)  # with gradients
+        with torch.no_grad():
+            FusedSequential(*attentive())(x)  # in training
+            watched = FusedSequential(*attentive()).eval()
+            watched[1].register_forward_hook(lambda *_: None)
+            watched(x)
+            assert passes == []
+            for options in ({"stride": 2}, {"channels": 4}, {"padding": 1, "padding_mode": "circular"}):
+                FusedSequential(*attentive(**options)).eval()(x)
+            FusedSequential(*attentive()).eval().double()(x.double())
+            with torch.autocast("cpu", torch.bfloat16):
+                FusedSequential(*attentive()).eval()(x)
+            with memory_format("planes"):
+                FusedSequential(*attentive()).eval()(x)
+            FusedSequential(*attentive(relative=[0, 1])).eval()(x)
+    assert passes == [False] * 6  # filters of some relative poses are not asked about
+    with torch.no_grad(), pytest.raises(ValueError, match="expects a map"):
+        FusedSequential(*attentive()).eval()(x[:, :, :2])
 
 
 def slices() -> list[nn.Module]:

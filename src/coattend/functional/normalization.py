@@ -8,7 +8,9 @@ from torch import Tensor
 
 from coattend.functional.attention import attend_formula
 from coattend.functional.dispatch import decomposes
+from coattend.functional.geometry import Geometry
 from coattend.functional.layout import TYPES, is_channels_last
+from coattend.functional.planes import stays_in_cache
 
 FUSED_ORDERS = (2, 4, 8)
 
@@ -60,6 +62,35 @@ def normalize_in_place(
     if not rows.supports(x):
         return normalize(x, weight, bias, statistics, eps, matrix, relu)[0]
     return rows.norm_forward(x, matrix, weight, bias, statistics, eps, relu, in_place=True)[0]
+
+
+def convolve_and_normalize(
+    x: Tensor,
+    bank: Tensor,
+    conv_bias: Tensor | None,
+    geometry: Geometry,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: tuple[Tensor, Tensor],
+    eps: float,
+    matrix: Tensor,
+    relu: bool = False,
+) -> Tensor | None:
+    """Return what :func:`normalize` returns for a convolution of x, in one pass without gradients; None if slower.
+
+    ``bank`` and ``conv_bias``: of the plain convolution that computes the map.
+    """
+    from coattend.functional._kernels import cpu
+
+    given = {tensor.dtype for tensor in (conv_bias, weight, bias, *statistics) if tensor is not None}
+    is_known = matrix.shape[-1] in FUSED_ORDERS and given == {torch.float32} and x.numel() > 0
+    # Libraries convolve blocks of 16 planes, of which the last one is half empty here; else they are as fast.
+    is_faster = len(bank) % 16 == 8 and geometry.kernel_size > 1
+    if not (is_known and is_faster and cpu.library() is not None and stays_in_cache(x, (bank, matrix), geometry)):
+        return None
+    from coattend.functional._kernels.conv_attention import conv_attention
+
+    return conv_attention(x, bank, conv_bias, geometry.padding, matrix, weight, bias, statistics, eps, relu)
 
 
 def normalize_formula(

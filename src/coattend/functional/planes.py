@@ -19,10 +19,10 @@ from coattend.functional.tables import BlockTables
 BLOCK_BYTES = 4 * 2**20
 RESPONSE_BYTES = 12 * 2**20
 
-# The kernel that convolves with all slices and attends to them, line by line: what of it has to stay in the cache, and
-# the images that are needed to occupy the processor with gradients, since the lines of an image are taken in turn.
-SLICE_FILTER_BYTES = 320 * 2**10
-SLICE_LINE_BYTES = 512 * 2**10
+# Kernels that convolve a few lines and attend to them at once: what of it has to stay in the cache, and the images that
+# are needed to occupy the processor with gradients, since the lines of an image are taken in turn.
+TILE_FILTER_BYTES = 320 * 2**10
+TILE_LINE_BYTES = 512 * 2**10
 FEWEST_IMAGES = 8
 
 
@@ -122,21 +122,32 @@ def bank_channels_last(bank: Tensor) -> Tensor:
 
 def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, geometry: Geometry) -> bool:
     """Return whether the operator ``slice_convolution`` computes a slice-attentive convolution, and is faster."""
-    order, columns = x.shape[2], len(bank) // x.shape[2]
+    order = x.shape[2]
+    if order not in (2, 4, 8) or len(matrices) * order != len(bank):
+        return False
+    # Graphs that are exported for any batch may not ask for its size: the other question comes first.
+    is_known = stays_in_cache(x, (bank, matrices), geometry, order)
+    return is_known and (x.shape[0] >= FEWEST_IMAGES or not torch.is_grad_enabled())
+
+
+def stays_in_cache(x: Tensor, filters: tuple[Tensor, Tensor], geometry: Geometry, poses: int = 1) -> bool:
+    """Return whether a kernel convolves a few lines at a time and attends to them at once, and is faster.
+
+    ``filters``: the bank, one channel group for each of ``poses``, and the matrices of co-attention.
+    """
+    columns = len(filters[0]) // poses
     is_supported = (
         geometry.stride == geometry.dilation == geometry.groups == 1
         and (geometry.padding_mode == "zeros" or geometry.padding == 0)
-        and order in (2, 4, 8)
         and columns % 8 == 0
-        and len(matrices) == columns
-        and {tensor.dtype for tensor in (x, bank, matrices)} == {torch.float32}
+        and {tensor.dtype for tensor in (x, *filters)} == {torch.float32}
         and not autocasts(x)
         and prefers_channels_last(x)
     )
-    if not is_supported or (len(x) < FEWEST_IMAGES and torch.is_grad_enabled()):
+    if not is_supported:
         return False
-    line = order * columns * geometry.output_size(x.shape[-1])
-    return 4 * bank.numel() <= SLICE_FILTER_BYTES and 4 * line <= SLICE_LINE_BYTES
+    line = poses * columns * geometry.output_size(x.shape[-1])
+    return 4 * filters[0].numel() <= TILE_FILTER_BYTES and 4 * line <= TILE_LINE_BYTES
 
 
 def convolve_blocks(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, tables: BlockTables) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu, rows
+from coattend.functional._kernels.conv_attention import conv_attention
 from coattend.functional.attention import attend_formula, attend_slices_formula, plane_index
 from coattend.functional.dynamic import ContextNorm, filter_formula
 from coattend.functional.gates import GateBanks, mask_formula
@@ -136,8 +137,8 @@ def test_slice_convolution(way: Way, dtype: torch.dtype) -> None:
     shapes = (
         (2, 2, 4, 3, 0, 3, 3),
         (7, 3, 8, 3, 1, 5, 4),  # several images in a tile, and fewer in the last
-        (2, 1, 4, 1, 0, 40, 7),  # several tiles in an image
-        (1, 11, 24, 2, 2, 23, 17),  # whose lines overlap; more channels than registers hold at once
+        (2, 1, 40, 1, 0, 40, 7),  # several tiles in an image
+        (1, 11, 48, 2, 2, 23, 17),  # whose lines overlap; more channels than registers hold at once
         (1, 2, 4, 5, 4, 2, 1),
     )
     for order in ORDERS[:-1]:
@@ -147,6 +148,24 @@ def test_slice_convolution(way: Way, dtype: torch.dtype) -> None:
             given, (rows, _) = (x, bank, torch.randn(order * out, order, order)), by_input_pose(out, order)
             ours = partial(OPS.slice_convolution, rows=rows, padding=padding)
             check(ours, partial(slice_formula, rows=rows, padding=padding), given, way, dtype)
+
+
+@EVERY_WAY
+def test_conv_attention(way: Way) -> None:
+    shapes = ((2, 2, 8, 3, 0, 3, 3), (7, 3, 24, 3, 1, 5, 4), (2, 1, 40, 1, 0, 40, 7), (1, 11, 48, 2, 2, 23, 17))
+    for order in (2, 4, 8):
+        for batch, channels, columns, k, padding, height, width in shapes:
+            out, relu = columns // order, bool(k % 2)
+            image, bank = torch.randn(batch, channels, height, width), torch.randn(columns, channels, k, k)
+            vectors = torch.randn(columns), torch.rand(out), torch.randn(out), torch.randn(out), torch.rand(out)
+            tensors = [way(t.float()) for t in (image, bank, *vectors, torch.randn(out, order, order))]
+            x, bank, conv_bias, weight, bias, mean, variance, matrix = tensors
+            norm = weight, bias, (mean, variance), 1e-5
+            ours = conv_attention(x, bank, conv_bias, padding, matrix, *norm, relu)
+            x, bank, conv_bias, weight, bias, mean, variance, matrix = (tensor.double() for tensor in tensors)
+            responses = torch.conv2d(x, bank, conv_bias, padding=padding).unflatten(1, (out, order))
+            exact, *_ = normalize_formula(responses, matrix, weight, bias, (mean, variance), 1e-5, relu)
+            assert_near(ours, exact)
 
 
 @EVERY_TYPE

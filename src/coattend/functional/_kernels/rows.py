@@ -25,6 +25,15 @@ class RowShape(ctypes.Structure):
     )
 
 
+class ConvShape(ctypes.Structure):
+    """``ConvShape`` of conv_tile.h, field by field."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in ("images", "height", "width", "poses", "channels", "columns", "kernel", "padding", "threads")
+    )
+
+
 class NormShape(ctypes.Structure):
     """``NormShape`` of rows_norm.cpp, field by field."""
 
@@ -209,11 +218,17 @@ def _row_shape(
     )
 
 
-def _norm_shape(x: Tensor, training: bool, eps: float, relu: bool) -> tuple[NormShape, ctypes.Array[ctypes.c_int64]]:
+def row_order(x: Tensor) -> tuple[RowShape, ctypes.Array[ctypes.c_int64]]:
+    """Return the order of the numbers of a channels-last map, and a table in it that has to live as long."""
     channels, order = x.shape[1:3]
     offsets = (ctypes.c_int64 * order)(*range(order))
     positions = len(x) * x.shape[-2:].numel()
     shape = RowShape(positions, channels, 1, order, ctypes.addressof(offsets), order, torch.get_num_threads())
+    return shape, offsets
+
+
+def _norm_shape(x: Tensor, training: bool, eps: float, relu: bool) -> tuple[NormShape, ctypes.Array[ctypes.c_int64]]:
+    shape, offsets = row_order(x)
     return NormShape(shape, training, relu, eps), offsets
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from coattend.functional._kernels import cpu
 from coattend.functional._kernels.attention import attend_slices_gradients
 from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
-from coattend.functional._kernels.rows import RowShape
+from coattend.functional._kernels.rows import ConvShape, RowShape
 from coattend.functional.attention import attend_slices_formula, plane_index
 from coattend.functional.checks import check_gradient, check_one_device, check_rows, check_tensor
 from coattend.functional.layout import channels_last, empty_like, folded, in_format_of
@@ -26,12 +26,9 @@ ORDERS = (2, 4, 8)
 
 
 class Shape(ctypes.Structure):
-    """``SliceConvShape`` of slice_tile.h, field by field."""
+    """``SliceConvShape`` of slice_conv.cpp, field by field."""
 
-    _fields_ = (
-        ("slices", RowShape),
-        *((name, ctypes.c_int64) for name in ("images", "height", "width", "channels", "kernel", "padding")),
-    )
+    _fields_ = (("slices", RowShape), ("conv", ConvShape))
 
 
 def slice_convolution(x: Tensor, bank: Tensor, matrix: Tensor, rows: list[int], padding: int) -> Tensor:
@@ -95,9 +92,10 @@ def _call(
     offsets = (ctypes.c_int64 * len(rows))(*rows)
     positions, threads = images * y.shape[-2:].numel(), torch.get_num_threads()
     slices = RowShape(positions, y.shape[1], order, order, ctypes.addressof(offsets), order, threads)
-    shape = Shape(slices, images, height, width, channels, bank.shape[-1], padding)
+    columns = len(bank) // order
+    conv = ConvShape(images, height, width, order, channels, columns, bank.shape[-1], padding, threads)
     kernel = getattr(cpu.library(), f"coattend_slice_conv_{direction}_float")
-    kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(shape))
+    kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(Shape(slices, conv)))
     del offsets
 
 

@@ -1,9 +1,10 @@
-// The convolutions of a few output lines with every slice of the filters, and their gradients.
+// The convolutions of a few output lines, and their gradients.
 //
-// Each input pose is convolved with the filters of all columns (channel, slice). A tile holds what some lines read and
-// the responses to it pose by pose, so that the numbers of one pose stay in the nearest cache. Vectors are of columns;
-// sums of several positions or channels are in registers at once. In planes beyond a line, `border` on either side,
-// gradients of responses are zero, so that every tap of every position can be read.
+// Each input pose is convolved on its own with filters for all columns; a convolution that sums over the poses has one
+// pose, with more channels. A tile holds what some lines read and the responses to it pose by pose, so that the numbers
+// of one pose stay in the nearest cache. Vectors are of columns; sums of several positions or channels are in registers
+// at once. In planes beyond a line, `border` on either side, gradients of responses are zero, so that every tap of every
+// position can be read.
 
 #pragma once
 
@@ -11,16 +12,38 @@
 
 namespace {
 
-struct SliceConvShape {
-    RowShape slices;  // of the responses
-    int64_t images, height, width, channels, kernel, padding;
+struct ConvShape {
+    int64_t images, height, width;
+    int64_t poses, channels;  // planes of the input are ordered (channel, pose)
+    int64_t columns;          // responses to each pose
+    int64_t kernel, padding, threads;
 
     int64_t down() const { return height + 2 * padding - kernel + 1; }
     int64_t across() const { return width + 2 * padding - kernel + 1; }
-    int64_t poses() const { return slices.order; }
-    int64_t columns() const { return slices.outputs(); }
-    int64_t filter() const { return kernel * kernel * channels * columns(); }  // numbers for one input pose
+    int64_t taps() const { return kernel * kernel; }
+    int64_t filter() const { return taps() * channels * columns; }  // numbers for one input pose
 };
+
+// Threads cost more than they save on small maps.
+int threads_for(const ConvShape &s) {
+    return s.images * s.down() * s.across() * s.poses * s.columns < 16384 ? 1 : int(s.threads);
+}
+
+// Calls body(number in a bank (pose, column, channel, tap), number in the filters of a tile (pose, tap, channel, column)).
+template <typename Body> void for_filters(const ConvShape &s, const Body &body) {
+    int64_t from = 0;
+    for (int64_t h = 0; h < s.poses; ++h)
+        for (int64_t column = 0; column < s.columns; ++column)
+            for (int64_t c = 0; c < s.channels; ++c)
+                for (int64_t tap = 0; tap < s.taps(); ++tap)
+                    body(from++, ((h * s.taps() + tap) * s.channels + c) * s.columns + column);
+}
+
+std::vector<float> filters_of(const float *bank, const ConvShape &s) {
+    std::vector<float> filters(s.poses * s.filter());
+    for_filters(s, [&](int64_t i, int64_t k) { filters[k] = bank[i]; });
+    return filters;
+}
 
 // Output lines first to first + lines of some images.
 struct Lines {
@@ -56,15 +79,19 @@ struct Steps {
     int64_t position, line;
 };
 
-// The responses of P positions in V vectors of columns to filters (tap, channel, columns).
+// The responses of P positions in V vectors of columns to filters (tap, channel, columns), added to a bias per column.
 template <int P, int V>
-INLINE void convolve_positions(const float *x, Steps in, const float *filter, const SliceConvShape &s, float *y,
-                               int64_t y_step) {
-    vec sum[P][V] = {};
+INLINE void convolve_positions(const float *x, Steps in, const float *filter, const float *bias, const ConvShape &s,
+                               float *y) {
+    vec sum[P][V];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) sum[p][v] = load(bias + v * lanes);
     for (int64_t i = 0; i < s.kernel; ++i)
         for (int64_t j = 0; j < s.kernel; ++j) {
             const float *from = x + i * in.line + j * in.position;
-            for (int64_t c = 0; c < s.channels; ++c, filter += s.columns()) {
+            for (int64_t c = 0; c < s.channels; ++c, filter += s.columns) {
                 vec weight[V];
 #pragma GCC unroll 8
                 for (int v = 0; v < V; ++v) weight[v] = load(filter + v * lanes);
@@ -79,7 +106,7 @@ INLINE void convolve_positions(const float *x, Steps in, const float *filter, co
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p)
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) store(y + p * y_step + v * lanes, sum[p][v]);
+        for (int v = 0; v < V; ++v) store(y + p * s.columns + v * lanes, sum[p][v]);
 }
 
 // Adds to the gradients of one tap of C channels in V vectors of columns.
@@ -137,10 +164,10 @@ INLINE void sums_of_lanes(const vec *v, float *sums) {
 // tap (0, 0) of the first position reads. Each is the sum of a vector. Calls body(position, channel, gradient).
 template <int P, int C, typename Body>
 INLINE void image_gradients(const float *up, Steps out, const float *filter, int64_t first, int64_t last,
-                            const SliceConvShape &s, const Body &body) {
+                            const ConvShape &s, const Body &body) {
     vec sum[C][4] = {};
     static_assert(P <= 4, "sums are added in fours");
-    const int64_t columns = s.columns();
+    const int64_t columns = s.columns;
     for (int64_t i = first; i < last; ++i)
         for (int64_t j = 0; j < s.kernel; ++j) {
             const float *above = up - i * out.line - j * out.position;
@@ -166,25 +193,25 @@ INLINE void image_gradients(const float *up, Steps out, const float *filter, int
     }
 }
 
-struct SliceTile {
-    const SliceConvShape &s;
-    const int64_t border = s.kernel - 1, across = s.across(), columns = s.columns();
+struct ConvTile {
+    const ConvShape &s;
+    const int64_t border = s.kernel - 1, across = s.across(), columns = s.columns;
     Lines at = {};
     std::vector<float> image, responses, gradients;  // (pose, image, line, position, channel or column)
 
-    SliceTile(const SliceConvShape &s) : s(s) {}
+    ConvTile(const ConvShape &s) : s(s) {}
 
     // Positions of a tile: so many that sums are rarely loaded and stored, so few that one pose fits into the cache.
-    static int64_t positions(const SliceConvShape &s) {
-        return std::max<int64_t>(32, 16384 / (s.poses() * s.columns()));
+    static int64_t positions(const ConvShape &s) {
+        return std::max<int64_t>(32, 16384 / (s.poses * s.columns));
     }
-    static int64_t lines_at_once(const SliceConvShape &s) {
+    static int64_t lines_at_once(const ConvShape &s) {
         const int64_t most = std::min(s.down(), std::max<int64_t>(1, positions(s) / s.across()));
         const int64_t parts = (s.down() + most - 1) / most;
         return (s.down() + parts - 1) / parts;
     }
     // Of small images several are taken together.
-    static int64_t images_at_once(const SliceConvShape &s) {
+    static int64_t images_at_once(const ConvShape &s) {
         return std::max<int64_t>(1, std::min(s.images, positions(s) / (s.down() * s.across())));
     }
 
@@ -200,7 +227,7 @@ struct SliceTile {
     // Copies what the lines read, x (image, line, position, channel, pose), with zeros as its padding.
     void take(const float *x, Lines lines) {
         at = lines;
-        const int64_t poses = s.poses(), pose = at.images * in_lines() * in_steps().line;
+        const int64_t poses = s.poses, pose = at.images * in_lines() * in_steps().line;
         image.assign(poses * pose, 0);
         const int64_t left = std::min(s.padding, across + border);
         const int64_t right = std::min(s.padding + s.width, across + border);
@@ -216,27 +243,27 @@ struct SliceTile {
         responses.resize(poses * out_pose());
     }
 
-    // filters (pose, tap, channel, column)
-    void convolve(const float *filters) {
-        for (int64_t h = 0; h < s.poses(); ++h)
+    // filters (pose, tap, channel, column), bias (column)
+    void convolve(const float *filters, const float *bias) {
+        for (int64_t h = 0; h < s.poses; ++h)
             for (int64_t m = 0; m < at.images; ++m)
                 for (int64_t y = 0; y < at.lines; ++y)
                     in_parts<most_vectors>(columns / lanes, [&](auto vectors, int64_t v) {
                         in_parts<most_positions>(across, [&](auto number, int64_t p) {
                             const float *from = read(h, m) + y * in_steps().line + p * s.channels;
                             convolve_positions<number.value, vectors.value>(
-                                from, in_steps(), filters + h * s.filter() + v * lanes, s,
-                                &responses[out(h, m, y) + p * columns + v * lanes], columns);
+                                from, in_steps(), filters + h * s.filter() + v * lanes, bias + v * lanes, s,
+                                &responses[out(h, m, y) + p * columns + v * lanes]);
                         });
                     });
     }
 
-    void clear_gradients() { gradients.assign(s.poses() * out_pose(), 0); }
+    void clear_gradients() { gradients.assign(s.poses * out_pose(), 0); }
 
     // Adds those of the filters, in their order.
     void add_filter_gradients(float *filters) {
-        for (int64_t h = 0; h < s.poses(); ++h)
-            for (int64_t tap = 0; tap < s.kernel * s.kernel; ++tap)
+        for (int64_t h = 0; h < s.poses; ++h)
+            for (int64_t tap = 0; tap < s.taps(); ++tap)
                 in_parts<most_channels>(s.channels, [&](auto some, int64_t c) {
                     in_parts<most_vectors>(columns / lanes, [&](auto vectors, int64_t v) {
                         const int64_t offset = tap / s.kernel * in_steps().line + tap % s.kernel * s.channels + c;
@@ -256,8 +283,8 @@ struct SliceTile {
                 const int64_t y = at.first + i - s.padding;
                 if (y < 0 || y >= s.height) continue;
                 const bool adds = at.first > 0 && i < border;
-                float *line = dx + ((at.image + m) * s.height + y) * s.width * s.channels * s.poses();
-                for (int64_t h = 0; h < s.poses(); ++h) write_line(filters, h, m, i, adds, line);
+                float *line = dx + ((at.image + m) * s.height + y) * s.width * s.channels * s.poses;
+                for (int64_t h = 0; h < s.poses; ++h) write_line(filters, h, m, i, adds, line);
             }
     }
 
@@ -267,15 +294,30 @@ struct SliceTile {
             const float *filter = filters + h * s.filter() + c * columns;
             in_parts<most_positions>(s.width, [&](auto number, int64_t p) {
                 const float *up = gradients.data() + out(h, m) + i * out_steps().line + (p + s.padding) * columns;
-                float *to = line + (p * s.channels + c) * s.poses() + h;
+                float *to = line + (p * s.channels + c) * s.poses + h;
                 image_gradients<number.value, some.value>(up, out_steps(), filter, first, last, s,
                                                           [&](int64_t position, int64_t channel, float value) {
-                    float &gradient = to[(position * s.channels + channel) * s.poses()];
+                    float &gradient = to[(position * s.channels + channel) * s.poses];
                     gradient = adds ? gradient + value : value;
                 });
             });
         });
     }
 };
+
+// Calls body(tile, lines) for all lines of all images, in parallel.
+template <typename Body> void for_tiles(const ConvShape &s, const Body &body) {
+    const int64_t lines = ConvTile::lines_at_once(s), images = ConvTile::images_at_once(s);
+    const int64_t per_image = (s.down() + lines - 1) / lines, groups = (s.images + images - 1) / images;
+#pragma omp parallel num_threads(threads_for(s))
+    {
+        ConvTile tile(s);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < groups * per_image; ++i) {
+            const int64_t image = i / per_image * images, first = i % per_image * lines;
+            body(tile, Lines{image, std::min(images, s.images - image), first, std::min(lines, s.down() - first)});
+        }
+    }
+}
 
 }  // namespace
