@@ -19,8 +19,9 @@ from torch import Tensor, nn
 import coattend as ca
 from coattend._timing import compared, interleaved
 from coattend.bench import prepare_process
-from coattend.functional import convolution, memory_format, normalization
+from coattend.functional import convolution, memory_format
 from coattend.functional.layout import channels_last
+from coattend.nn import norm as norm_layers
 
 # group, channels, kernel, size, batch
 SLICES = (
@@ -88,15 +89,14 @@ def one_pass(conv: ca.nn.GroupConv2d, attention: ca.nn.CoAttention, norm: ca.nn.
 
     def step() -> None:
         with torch.no_grad():
-            bank, bias, matrix = conv.evaluation_filters(x), conv.expanded_bias(), attention.matrix()
-            assert bank is not None
+            bank, bias, matrix = conv.dense_filters(x), conv.expanded_bias(), attention.matrix()
             conv_attention(x, bank, bias, 0, matrix, norm.weight, norm.bias, statistics, norm.eps, relu=True)
 
     return step
 
 
 def ratio(steps: dict[str, Step], rounds: int) -> str:
-    """Return the time of the first step divided by that of the second."""
+    """Return the time of the first step relative to the second."""
     first, second = interleaved(steps, rounds).values()
     return f"{compared('', '', first, second).ratio:.2f}"
 
@@ -129,7 +129,7 @@ def main(rounds: int = 9, threads: int = 2) -> None:
             conv, attention = ca.nn.GroupConv2d(channels, channels, k, group).eval(), ca.nn.CoAttention(channels, group)
             norm, x = ca.nn.GroupBatchNorm2d(channels).eval(), example(group, channels, size, batch)
             layers = ca.nn.FusedSequential(conv, attention, norm, nn.ReLU()).eval()
-            with mock.patch.object(normalization, "stays_in_cache", return_value=False):
+            with mock.patch.object(norm_layers, "attention_joins", return_value=False):
                 figure = ratio({"one": one_pass(conv, attention, norm, x), "two": evaluation(layers, x, False)}, rounds)
             planes = channels * conv.group.order
             print(f"| {group}, {channels}, {k}x{k}, {size}x{size}, {batch} | {planes} | {figure} |", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from coattend.export import LayerTracer, freeze, freeze_layer
 from coattend.export.freeze import frozen_with_outputs
 from coattend.export.fused import FrozenForm
 from coattend.export.graph import Builder, Value
+from coattend.functional import memory_format
 from coattend.nn.observe import estimate_norm_statistics
 
 # One plain and one attentive network per family; within a family the networks share their code.
@@ -117,7 +119,24 @@ def test_convolutions_see_four_axes_and_norms_are_folded() -> None:
             module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].ndim))
     frozen(torch.randn(2, 1, 28, 28))
     assert seen == [4] * 7
-    assert frozen.get_submodule("stages.0.layer2.conv").weight.shape == (12, 12, 3, 3)
+    assert frozen.get_submodule("stages.0.layer2.conv.conv").weight.shape == (12, 12, 3, 3)
+
+
+@pytest.mark.parametrize("attention", ["output", "slice"])
+def test_kernels_join_convolution_and_attention_unless_somebody_watches(attention: str) -> None:
+    model = ready(ca.create_model(f"a_p4cnn:attention={attention},width=6"), 1, 28, 28)
+    frozen, x, seen = freeze(copy.deepcopy(model).float()), torch.randn(9, 1, 28, 28), []
+    convs = [module for module in frozen.modules() if isinstance(module, nn.Conv2d)]
+    with memory_format("channels_last"), torch.no_grad():
+        expected = model(x)
+        with mock.patch.object(nn.Conv2d, "forward", autospec=True, side_effect=nn.Conv2d.forward) as forward:
+            joined = frozen(x.float())
+        assert forward.call_count == 1  # of the head
+        torch.testing.assert_close(joined.double(), expected, rtol=1e-4, atol=1e-4)
+        for conv in convs:
+            conv.register_forward_hook(lambda module, *_: seen.append(module))
+        torch.testing.assert_close(frozen(x.float()).double(), expected, rtol=1e-4, atol=1e-4)
+    assert len(seen) == len(convs) == 7
 
 
 def test_a_norm_that_scales_by_zero_is_not_divided_by() -> None:

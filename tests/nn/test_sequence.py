@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import coattend as ca
 from coattend._timing import saved_bytes
 from coattend.functional import memory_format
 from coattend.functional.layout import channels_last
-from coattend.nn import sequence
+from coattend.nn import norm
 from coattend.nn.sequence import FusedSequential
 
 
@@ -152,16 +153,15 @@ def attentive(kind: str = "group", **options: Any) -> list[nn.Module]:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each convolution that might be one pass with what follows was one."""
+    """Whether attention joined each convolution that it might have joined."""
     found: list[bool] = []
-    original = sequence.convolve_and_normalize
+    original = norm.attention_joins
 
-    def convolve_and_normalize(*arguments: Any, **named: Any) -> Tensor | None:
-        y = original(*arguments, **named)
-        found.append(y is not None)
-        return y
+    def attention_joins(*arguments: Any) -> bool:
+        found.append(original(*arguments))
+        return found[-1]
 
-    monkeypatch.setattr(sequence, "convolve_and_normalize", convolve_and_normalize)
+    monkeypatch.setattr(norm, "attention_joins", attention_joins)
     return found
 
 
@@ -192,12 +192,69 @@ def test_a_convolution_and_all_after_it_are_one_pass(
     torch.testing.assert_close(y.double(), plain(x.double()), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-def test_when_a_convolution_is_not_one_pass_with_what_follows(passes: list[bool]) -> None:
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("group", {}),
+        ("group", {"padding": 1, "bias": False}),
+        ("lifting", {}),
+        ("group", {"group": "p4m", "channels": 5}),
+        ("lifting", {"group": "C2", "channels": 4}),
+    ],
+)
+def test_attention_and_statistics_join_a_convolution_in_training(
+    kind: str, options: dict[str, Any], relu: bool, passes: list[bool]
+) -> None:
+    network = FusedSequential(*attentive(kind, **options)[: 3 + relu])
+    order = ca.get_group(options.get("group", "p4")).order
+    x = (torch.randn(3, 2, order, 13, 9) if kind == "group" else torch.randn(3, 2, 13, 9)).requires_grad_()
+    plain = nn.Sequential(*copy.deepcopy(list(network))).double()
+    wide = x.detach().double().requires_grad_()
+    with memory_format("channels_last"):
+        y = network(x)
+    exact = plain(wide)
+    assert passes == [True]
+    up = torch.randn(y.shape)
+    ours = torch.autograd.grad(y, [x, *network.parameters()], up, retain_graph=True)
+    theirs = torch.autograd.grad(exact, [wide, *plain.parameters()], up.double())
+    tensors = zip((y.detach(), *ours, *network.buffers()), (exact.detach(), *theirs, *plain.buffers()), strict=True)
+    for mine, other in tensors:
+        scale = max(1.0, float(other.abs().max()))
+        torch.testing.assert_close(mine.double(), other.double(), rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_second_gradients_of_a_convolution_that_attention_joins(passes: list[bool]) -> None:
+    network = FusedSequential(*attentive())
+    x = torch.randn(2, 2, 4, 5, 5, requires_grad=True)
+    plain = nn.Sequential(*copy.deepcopy(list(network))).double()
+    wide, found = x.detach().double().requires_grad_(), []
+    with memory_format("channels_last"):
+        for given, net in ((x, network), (wide, plain)):
+            (slope,) = torch.autograd.grad(net(given).square().sum(), given, create_graph=True)
+            found.append(torch.autograd.grad(slope.square().sum(), given)[0].double())
+    assert passes == [True]
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4 * float(found[1].abs().max()))
+
+
+def test_training_does_not_depend_on_the_number_of_threads(passes: list[bool]) -> None:
+    network, x, results = FusedSequential(*attentive()), torch.randn(9, 2, 4, 13, 9), []
+    with memory_format("channels_last"):
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            results.append((network(x).detach(), network[2].running_mean.clone()))
+            network[2].reset_running_stats()
+    torch.set_num_threads(1)
+    assert passes == [True, True]
+    assert torch.equal(results[0][0], results[1][0])
+
+
+def test_when_attention_does_not_join_a_convolution(passes: list[bool]) -> None:
     x = torch.randn(2, 2, 4, 7, 6)
     with memory_format("channels_last"):
         FusedSequential(*attentive()).eval()(x)  # with gradients
         with torch.no_grad():
-            FusedSequential(*attentive())(x)  # in training
+            FusedSequential(*attentive())(x)  # in training, without
             watched = FusedSequential(*attentive()).eval()
             watched[1].register_forward_hook(lambda *_: None)
             watched(x)

@@ -26,9 +26,14 @@ def co_attention(builder: Builder, matrices: Tensor, value: Value) -> Value:
     order = matrices.shape[-1]
     planes = builder.folded(value, order)
     if builder.eager and not builder.masks:
-        unit = FrozenAttention(matrices)
-        # Apart from the convolutions: tools that replace one drop everything below it.
-        node = builder.module(f"attention.{builder.name}", unit, planes)
+        conv = value.fold.conv if value.fold is not None and value.owned else None
+        if isinstance(conv, nn.Conv2d) and builder.calls(planes, conv):
+            unit, name = FrozenAttention(matrices, conv), str(planes.target)
+            node = builder.module(name, unit, builder.withdrawn(planes))
+        else:
+            unit = FrozenAttention(matrices)
+            # Apart from the convolutions: tools that replace one drop everything below it.
+            node = builder.module(f"attention.{builder.name}", unit, planes)
         return Value(node, order, _fold_through(value.fold, unit.matrices), owned=True, unit=unit)
     constant, mask = co_attention_mask(builder, matrices, planes)
     if builder.masks:

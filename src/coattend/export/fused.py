@@ -15,12 +15,20 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from coattend.functional.attention import attend, attend_slices, plane_index
-from coattend.functional.dispatch import is_exporting
+from coattend.functional.dispatch import is_eager, is_exporting
 from coattend.functional.dynamic import ContextNorm, filter_positions
 from coattend.functional.gates import GateBanks, apply_gates, mask_formula
-from coattend.functional.layout import folded, joined, poses_first
-from coattend.functional.normalization import fuses_norm, normalize
-from coattend.functional.planes import RESPONSE_BYTES, batch_parts
+from coattend.functional.geometry import Geometry
+from coattend.functional.layout import channels_last, folded, joined, poses_first
+from coattend.functional.normalization import (
+    attention_joins,
+    convolve_and_normalize,
+    fuses_norm,
+    normalize,
+    normalize_in_place,
+)
+from coattend.functional.planes import RESPONSE_BYTES, batch_parts, slices_stay_in_cache
+from coattend.nn.hooks import has_hooks
 
 
 class FrozenForm(nn.Module):
@@ -155,12 +163,21 @@ class FrozenUnit(FrozenForm):
         planes = planes.contiguous()
         return planes if self.wide == self.matrices.dtype else planes.to(self.wide)
 
-    def _in_one_pass(self, x: Tensor, matrices: Tensor | None = None) -> Tensor:
-        """Attend to a map, if matrices are given, add the offset and apply the ReLU, as a norm with statistics 0, 1."""
-        channels = x.shape[1]
-        statistics = self.matrices.new_zeros(channels), self.matrices.new_ones(channels)
-        y, _, _ = normalize(x, None, self.offset, statistics, 0.0, matrices, self.relu)
+    def _in_one_pass(self, x: Tensor, matrices: Tensor | None = None, is_own: bool = True) -> Tensor:
+        """Attend to a map, if matrices are given, add the offset and apply the ReLU, as a norm with statistics 0, 1.
+
+        A map of the unit's own is overwritten.
+        """
+        norm = None, self.offset, self._statistics(), 0.0, matrices, self.relu
+        if is_own and is_eager(x) and not _needs_gradients(x):
+            return folded(normalize_in_place(x, *norm))
+        y, _, _ = normalize(x, *norm)
         return folded(y)
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        """Return the mean 0 and the variance 1 of the channels of a norm that only adds the offset."""
+        numbers = len(self.matrices) if self.offset is None else len(self.offset)
+        return self.matrices.new_zeros(numbers), self.matrices.new_ones(numbers)
 
     def _finish(self, planes: Tensor) -> Tensor:
         """Add the offset to planes that may be overwritten, apply the ReLU, and return to the type of the network."""
@@ -171,19 +188,32 @@ class FrozenUnit(FrozenForm):
 
 
 class FrozenAttention(FrozenUnit):
-    """Co-attention, an offset, and perhaps a ReLU."""
+    """A convolution, or none, co-attention, an offset, and perhaps a ReLU."""
+
+    def __init__(self, matrices: Tensor, conv: nn.Conv2d | None = None) -> None:
+        super().__init__(matrices)
+        self.conv = conv
 
     def fused(self, planes: Tensor) -> Tensor:
-        """See :meth:`FrozenForm.fused`."""
-        by_pose = planes.unflatten(1, (-1, self.matrices.shape[-1]))
+        """See :meth:`FrozenForm.fused`; together with the convolution where that is faster."""
+        conv, order = self.conv, self.matrices.shape[-1]
+        if conv is not None and _is_plain(conv) and not _needs_gradients(planes):
+            geometry, constants = geometry_of(conv), (conv.weight, conv.bias, self.matrices, self.offset)
+            if attention_joins(planes, conv.out_channels, order, geometry, constants):
+                norm = None, self.offset, self._statistics(), 0.0, self.matrices, self.relu
+                return folded(convolve_and_normalize(planes, conv.weight, conv.bias, geometry.padding, *norm)[0])
+        by_pose = self._responses(planes).unflatten(1, (-1, order))
         if fuses_norm(by_pose, by_pose.shape[1], by_pose.shape[2]):
-            return self._in_one_pass(by_pose, self.matrices)
+            return self._in_one_pass(by_pose, self.matrices, is_own=conv is not None)
         return self._finish(attend(by_pose, self.matrices).flatten(1, 2))
 
     def standard(self, planes: Tensor) -> Tensor:
         """See :meth:`FrozenForm.standard`."""
-        planes = self._wide(planes)
+        planes = self._wide(self._responses(planes))
         return self._finish(standard_mask(planes, self._logit_matrices()).mul_(planes))
+
+    def _responses(self, planes: Tensor) -> Tensor:
+        return planes if self.conv is None else self.conv(planes)
 
 
 class FrozenSliceConv2d(FrozenUnit):
@@ -200,7 +230,13 @@ class FrozenSliceConv2d(FrozenUnit):
         self.slices = len(self.rows) // matrices.shape[-1]
 
     def fused(self, planes: Tensor) -> Tensor:
-        """See :meth:`FrozenForm.fused`; in parts of the batch whose responses stay in the cache."""
+        """See :meth:`FrozenForm.fused`; in parts of the batch, or lines, whose responses stay in the cache."""
+        if _is_plain(self.conv):
+            x = planes.unflatten(1, (-1, self.matrices.shape[-1]))
+            weight, geometry = self.conv.weight, geometry_of(self.conv, x.shape[2])
+            if slices_stay_in_cache(x, weight, self.matrices, geometry):
+                constants = weight, self.matrices, self.rows, geometry.padding
+                return self._summed(torch.ops.coattend.slice_convolution(channels_last(x), *constants))
         positions = planes.shape[-2:].numel() // math.prod(self.conv.stride)
         image_bytes = self.conv.out_channels * positions * planes.element_size()
         parts = [self._attended(part) for part in batch_parts(planes, image_bytes, RESPONSE_BYTES)]
@@ -209,7 +245,10 @@ class FrozenSliceConv2d(FrozenUnit):
     def _attended(self, planes: Tensor) -> Tensor:
         by_pose = poses_first(planes.unflatten(1, (-1, self.matrices.shape[-1])))
         responses = self.conv(by_pose.contiguous(memory_format=torch.channels_last))
-        summed = attend_slices(responses, self.matrices, self.rows, self.slices)
+        return self._summed(attend_slices(responses, self.matrices, self.rows, self.slices))
+
+    def _summed(self, summed: Tensor) -> Tensor:
+        """Return the planes of a sum over the slices, with the offset and after the ReLU."""
         if fuses_norm(summed, summed.shape[1]):
             return self._in_one_pass(summed)
         return self._finish(summed.flatten(1, 2))
@@ -233,6 +272,22 @@ class FrozenSliceConv2d(FrozenUnit):
         """
         by_pose = planes.unflatten(1, (-1, self.matrices.shape[-1])).transpose(1, 2).flatten(1, 2)
         return by_pose.contiguous(memory_format=torch.channels_last)
+
+
+def geometry_of(conv: nn.Conv2d, poses: int = 1) -> Geometry:
+    """Return the geometry of a convolution of a frozen network, of each of its poses, the same along both axes."""
+    size, stride, padding, dilation = conv.kernel_size[0], conv.stride[0], conv.padding[0], conv.dilation[0]
+    assert isinstance(padding, int)
+    return Geometry(size, stride, padding, dilation, conv.groups // poses, conv.padding_mode)
+
+
+def _is_plain(conv: nn.Module) -> bool:
+    """Return whether a kernel may compute what a convolution does: tools replace them, and watch them by hooks."""
+    return type(conv) is nn.Conv2d and not has_hooks(conv)
+
+
+def _needs_gradients(x: Tensor) -> bool:
+    return torch.is_grad_enabled() and x.requires_grad
 
 
 def is_traced(x: object) -> bool:

@@ -59,6 +59,17 @@ class Builder:
             nodes = tuple(self.graph.call_method("contiguous", (n,), {"memory_format": memory_format}) for n in nodes)
         return self.graph.call_module(self._attribute(name, module), nodes)
 
+    def calls(self, node: fx.Node, module: nn.Module) -> bool:
+        """Return whether a node is the call of a module."""
+        return node.op == "call_module" and self.attributes.get(str(node.target)) is module
+
+    def withdrawn(self, call: fx.Node) -> fx.Node:
+        """Remove the call of a module, and the module, for another one that takes its input, which is returned."""
+        (source,) = call.all_input_nodes
+        del self.attributes[str(call.target)]
+        self.graph.erase_node(call)
+        return source
+
     def tensor(self, name: str, tensor: Tensor) -> fx.Node:
         """Add a constant, which must not share memory with the original network.
 

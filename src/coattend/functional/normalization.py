@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.attention import attend_formula
-from coattend.functional.dispatch import decomposes
+from coattend.functional.dispatch import decomposes, is_eager
 from coattend.functional.geometry import Geometry
-from coattend.functional.layout import TYPES, is_channels_last
-from coattend.functional.planes import stays_in_cache
+from coattend.functional.layout import TYPES, folded, is_channels_last
+from coattend.functional.planes import bank_channels_last, has_slow_image_gradient, stays_in_cache
 
 FUSED_ORDERS = (2, 4, 8)
 
@@ -64,33 +67,108 @@ def normalize_in_place(
     return rows.norm_forward(x, matrix, weight, bias, statistics, eps, relu, in_place=True)[0]
 
 
+def attention_joins(
+    x: Tensor, planes: int, order: int, geometry: Geometry, parameters: Sequence[Tensor | None]
+) -> bool:
+    """Return whether :func:`convolve_and_normalize` computes a map of so many planes from x, and is faster.
+
+    ``parameters``: all tensors that it takes besides x.
+    """
+    if not (order in FUSED_ORDERS and x.numel() > 0 and is_eager(x)) or (x.ndim == 4 and has_slow_image_gradient(x)):
+        return False
+    if any(tensor is not None and tensor.dtype != torch.float32 for tensor in parameters):
+        return False
+    # Libraries convolve blocks of 16 planes, of which the last one is half empty here; else they are as fast.
+    is_faster = planes % 16 == 8 and geometry.kernel_size > 1
+    return is_faster and stays_in_cache(x, planes, geometry) and _has_kernels()
+
+
+def _has_kernels() -> bool:
+    from coattend.functional._kernels import cpu
+
+    return cpu.library() is not None
+
+
 def convolve_and_normalize(
     x: Tensor,
     bank: Tensor,
     conv_bias: Tensor | None,
-    geometry: Geometry,
+    padding: int,
     weight: Tensor | None,
     bias: Tensor | None,
-    statistics: tuple[Tensor, Tensor],
+    statistics: tuple[Tensor, Tensor] | None,
     eps: float,
     matrix: Tensor,
     relu: bool = False,
-) -> Tensor | None:
-    """Return what :func:`normalize` returns for a convolution of x, in one pass without gradients; None if slower.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what :func:`normalize` returns for a convolution of x for which :func:`attention_joins` holds.
 
-    ``bank`` and ``conv_bias``: of the plain convolution that computes the map.
+    ``bank``, ``conv_bias``, ``padding``: of the plain convolution that computes the map. There are gradients with
+    statistics of the batch only.
     """
-    from coattend.functional._kernels import cpu
-
-    given = {tensor.dtype for tensor in (conv_bias, weight, bias, *statistics) if tensor is not None}
-    is_known = matrix.shape[-1] in FUSED_ORDERS and given == {torch.float32} and x.numel() > 0
-    # Libraries convolve blocks of 16 planes, of which the last one is half empty here; else they are as fast.
-    is_faster = len(bank) % 16 == 8 and geometry.kernel_size > 1
-    if not (is_known and is_faster and cpu.library() is not None and stays_in_cache(x, (bank, matrix), geometry)):
-        return None
+    if statistics is None:
+        return ConvolutionAndNorm.apply(x, bank, conv_bias, matrix, weight, bias, eps, relu, padding)
     from coattend.functional._kernels.conv_attention import conv_attention
 
-    return conv_attention(x, bank, conv_bias, geometry.padding, matrix, weight, bias, statistics, eps, relu)
+    return conv_attention(x, bank, conv_bias, padding, matrix, weight, bias, statistics, eps, relu), *statistics
+
+
+class ConvolutionAndNorm(torch.autograd.Function):
+    """A convolution, co-attention, a norm with statistics of the batch and a ReLU.
+
+    Attention and the statistics are computed in the pass of the convolution. Saved is what the layers save one by one.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        bank: Tensor,
+        conv_bias: Tensor | None,
+        matrix: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        relu: bool,
+        padding: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the map, and mean and variance of the batch."""
+        from coattend.functional._kernels import rows
+        from coattend.functional._kernels.conv_attention import conv_statistics
+
+        y, z, mean, variance = conv_statistics(x, bank, conv_bias, padding, matrix)
+        rows.norm_forward(z, None, weight, bias, (mean, variance), eps, relu, in_place=True)
+        ctx.eps, ctx.relu, ctx.padding = eps, relu, padding
+        ctx.mark_non_differentiable(mean, variance)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, bank, conv_bias, matrix, weight, bias, y, z if relu else None, mean, variance)
+        return z, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        """Return the gradients; those that will be differentiated again, by standard operations."""
+        if grad is None:
+            return (None,) * 9
+        x, bank, conv_bias, matrix, weight, bias, y, z, mean, variance = ctx.saved_tensors
+        given = (x, bank, conv_bias, matrix, weight, bias)
+        wanted = [tensor for tensor, needed in zip(given, ctx.needs_input_grad, strict=False) if needed]
+        if torch.is_grad_enabled():
+            planes = F.conv2d(folded(x), bank, conv_bias, padding=ctx.padding)
+            again = planes.unflatten(1, matrix.shape[:2])
+            result = normalize_formula(again, matrix, weight, bias, None, ctx.eps, ctx.relu)[0]
+            gradients = iter(torch.autograd.grad(result, wanted, grad, create_graph=True))
+            return *(next(gradients) if needed else None for needed in ctx.needs_input_grad[:6]), None, None, None
+        grad_y, grad_matrix, grad_weight, grad_bias = torch.ops.coattend.normalize_backward(
+            grad, y, z, matrix, weight, bias, mean, variance, True, ctx.eps, ctx.relu
+        )
+        needed = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], conv_bias is not None and ctx.needs_input_grad[2]]
+        pairs = [1, 1], [ctx.padding] * 2, [1, 1]
+        grad_x, grad_bank, grad_conv_bias = torch.ops.aten.convolution_backward(
+            folded(grad_y), folded(x), bank_channels_last(bank), [len(bank)], *pairs, False, [0, 0], 1, needed
+        )
+        grad_x = None if grad_x is None else grad_x.unflatten(1, x.shape[1:-2])
+        parameters = (None if t is None else g for t, g in ((weight, grad_weight), (bias, grad_bias)))
+        return grad_x, grad_bank, grad_conv_bias, grad_matrix, *parameters, None, None, None
 
 
 def normalize_formula(

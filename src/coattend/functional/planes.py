@@ -123,31 +123,33 @@ def bank_channels_last(bank: Tensor) -> Tensor:
 def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, geometry: Geometry) -> bool:
     """Return whether the operator ``slice_convolution`` computes a slice-attentive convolution, and is faster."""
     order = x.shape[2]
-    if order not in (2, 4, 8) or len(matrices) * order != len(bank):
+    if order not in (2, 4, 8) or len(matrices) * order != len(bank) or {bank.dtype, matrices.dtype} != {torch.float32}:
         return False
     # Graphs that are exported for any batch may not ask for its size: the other question comes first.
-    is_known = stays_in_cache(x, (bank, matrices), geometry, order)
-    return is_known and (x.shape[0] >= FEWEST_IMAGES or not torch.is_grad_enabled())
+    if not stays_in_cache(x, len(matrices), geometry, order):
+        return False
+    needs_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, bank, matrices))
+    return x.shape[0] >= FEWEST_IMAGES or not needs_gradients
 
 
-def stays_in_cache(x: Tensor, filters: tuple[Tensor, Tensor], geometry: Geometry, poses: int = 1) -> bool:
-    """Return whether a kernel convolves a few lines at a time and attends to them at once, and is faster.
+def stays_in_cache(x: Tensor, columns: int, geometry: Geometry, poses: int = 1) -> bool:
+    """Return whether a kernel can convolve a few lines at a time and attend to them at once, in the cache.
 
-    ``filters``: the bank, one channel group for each of ``poses``, and the matrices of co-attention.
+    Each of ``poses`` channel groups of x has so many columns of responses.
     """
-    columns = len(filters[0]) // poses
     is_supported = (
         geometry.stride == geometry.dilation == geometry.groups == 1
         and (geometry.padding_mode == "zeros" or geometry.padding == 0)
         and columns % 8 == 0
-        and {tensor.dtype for tensor in (x, *filters)} == {torch.float32}
+        and x.dtype == torch.float32
         and not autocasts(x)
         and prefers_channels_last(x)
     )
     if not is_supported:
         return False
+    filters = columns * x.shape[1:-2].numel() * geometry.kernel_size**2
     line = poses * columns * geometry.output_size(x.shape[-1])
-    return 4 * filters[0].numel() <= TILE_FILTER_BYTES and 4 * line <= TILE_LINE_BYTES
+    return 4 * filters <= TILE_FILTER_BYTES and 4 * line <= TILE_LINE_BYTES
 
 
 def convolve_blocks(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, tables: BlockTables) -> Tensor:

@@ -137,10 +137,11 @@ class PoseConv2d(TabledModule):
         """Return one bias per filter of :meth:`filters`; None without bias, or if it is added after attention."""
         return repeat_bias(self.bias, self.group.order)
 
-    def evaluation_filters(self, x: Tensor) -> Tensor | None:
-        """Return :meth:`filters` as kept for evaluation without gradients, or None: then they are not used as such."""
+    def dense_filters(self, x: Tensor) -> Tensor:
+        """Return :meth:`filters` for this input; those kept for evaluation, if there are any."""
         self._check(x)
-        return None if self.is_restricted else self._cached_filters(x)
+        bank = self._cached_filters(x)
+        return self.filters() if bank is None else bank
 
     @property
     def filter_groups(self) -> int:

@@ -13,7 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from coattend.functional.dispatch import is_eager
-from coattend.functional.normalization import fuses_norm, normalize, normalize_in_place
+from coattend.functional.normalization import (
+    attention_joins,
+    convolve_and_normalize,
+    fuses_norm,
+    normalize,
+    normalize_in_place,
+)
+from coattend.nn._conv_base import PoseConv2d
 from coattend.nn.checks import check_device, check_dtype, check_integer, check_model, check_number, check_real_map
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -110,9 +117,9 @@ class GroupBatchNorm2d(_BatchNorm):
         """
         self._check_input_dim(x)
         weight = self.weight if bias is None else self.weight + 0 * bias  # a gradient for it, though it is zero
-        running = None
-        if not self.training and self.running_mean is not None and self.running_var is not None:
-            running = self.running_mean if bias is None else self.running_mean - bias, self.running_var
+        running = self._running()
+        if running is not None:
+            running = running[0] if bias is None else running[0] - bias, running[1]
             if in_place and is_eager(x) and not torch.is_grad_enabled():
                 return normalize_in_place(x, weight, self.bias, running, self.eps, matrix, relu)
         y, mean, variance = normalize(x, weight, self.bias, running, self.eps, matrix, relu)
@@ -120,6 +127,35 @@ class GroupBatchNorm2d(_BatchNorm):
             count = x.numel() // self.num_features
             self._update_running(mean if bias is None else mean + bias.detach(), variance * (count / (count - 1)))
         return y
+
+    def joins_convolution(self, x: Tensor, conv: PoseConv2d) -> bool:
+        """Return whether :meth:`normalize_convolution` computes what the layer does after ``conv`` and co-attention.
+
+        It has gradients in training only, and statistics of the batch with gradients only.
+        """
+        joint = self.sync and dist.is_available() and dist.is_initialized()
+        if joint or torch.is_grad_enabled() != (self._running() is None) or not torch.is_tensor(x):
+            return False
+        parameters = (conv.weight, conv.bias, self.weight, self.bias, self.running_mean, self.running_var)
+        planes, order = conv.out_channels * conv.group.order, conv.group.order
+        return not conv.is_restricted and attention_joins(x, planes, order, conv.geometry, parameters)
+
+    def normalize_convolution(self, x: Tensor, conv: PoseConv2d, matrix: Tensor, relu: bool = False) -> Tensor:
+        """Apply the layer after ``conv`` and co-attention with a matrix, and before a ReLU."""
+        bank, affine = conv.dense_filters(x), (self.weight, self.bias, self._running(), self.eps)
+        y, mean, variance = convolve_and_normalize(
+            x, bank, conv.expanded_bias(), conv.padding, *affine, matrix=matrix, relu=relu
+        )
+        if self.training and self.track_running_stats:
+            count = y.numel() // self.num_features
+            self._update_running(mean, variance * (count / (count - 1)))
+        return y
+
+    def _running(self) -> tuple[Tensor, Tensor] | None:
+        """Return mean and variance for evaluation, or None for those of the batch."""
+        if self.training or self.running_mean is None or self.running_var is None:
+            return None
+        return self.running_mean, self.running_var
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", sync=True" if self.sync else "")

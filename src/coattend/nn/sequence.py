@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
-from coattend.functional.normalization import convolve_and_normalize
 from coattend.functional.planes import add_bias
 from coattend.nn.co_attention import CoAttention
 from coattend.nn.conv import GroupConv2d, LiftingConv2d
@@ -25,8 +23,9 @@ class FusedSequential(nn.Sequential):
     input of the first one is saved for the backward pass; of all three together also the result, which the next layer
     saves in any case. A norm takes the bias of a slice-attentive convolution before it, which would be a pass of its
     own. A layer with a hook, a subclass or a layer whose ``forward`` is replaced is called on its own. Without
-    gradients, a norm in evaluation overwrites the map of a convolution before it; with co-attention between them, the
-    convolution and all after it are one pass in float32, for filters that fit into the cache.
+    gradients, a norm in evaluation overwrites the map of a convolution before it. In float32 and for filters that fit
+    into the cache, co-attention joins the pass of the convolution before it, with the statistics of the norm in
+    training, with the norm and the ReLU in evaluation.
     """
 
     def forward(self, x: Tensor | fx.Proxy) -> Any:
@@ -39,7 +38,9 @@ class FusedSequential(nn.Sequential):
         position, is_own = 0, False  # whether the layers here made the map, which nobody else reads then
         while position < len(layers):
             layer, following = layers[position], layers[position : position + 4]
-            fused = self._evaluated(following, x) or self._with_norm(following, x) or self._fused(following, x, is_own)
+            fused = (
+                self._in_one_pass(following, x) or self._with_norm(following, x) or self._fused(following, x, is_own)
+            )
             if fused is None:
                 x = layer(x)
                 position, is_own = position + 1, any(_is_plain(layer, kind) for kind in CONVOLUTIONS)
@@ -48,28 +49,23 @@ class FusedSequential(nn.Sequential):
                 position += number
         return x
 
-    def _evaluated(self, layers: list[nn.Module], x: Tensor) -> tuple[Tensor, int] | None:
-        """Return what a convolution, co-attention, a norm and a ReLU compute in one pass, in evaluation."""
-        if self.training or torch.is_grad_enabled() or len(layers) < 3:
+    def _in_one_pass(self, layers: list[nn.Module], x: Tensor) -> tuple[Tensor, int] | None:
+        """Return what a convolution, co-attention, a norm and a ReLU compute, if attention joins the convolution."""
+        if len(layers) < 3:
             return None
         conv, attention, norm = layers[:3]
         if not (isinstance(conv, (LiftingConv2d, GroupConv2d)) and _is_plain(conv, type(conv))):
             return None
         if not (isinstance(attention, CoAttention) and _is_plain(attention, CoAttention)):
             return None
-        if not (isinstance(norm, GroupBatchNorm2d) and _is_plain(norm, GroupBatchNorm2d) and not norm.training):
+        if not (isinstance(norm, GroupBatchNorm2d) and _is_plain(norm, GroupBatchNorm2d)):
             return None
-        fits = conv.out_channels == attention.channels == norm.num_features and conv.group == attention.group
-        bank = conv.evaluation_filters(x) if fits else None
-        if bank is None or norm.running_mean is None or norm.running_var is None:
+        if not conv.out_channels == attention.channels == norm.num_features or conv.group != attention.group:
+            return None
+        if not norm.joins_convolution(x, conv):
             return None
         relu = len(layers) > 3 and _is_plain(layers[3], nn.ReLU)
-        statistics = norm.running_mean, norm.running_var
-        affine = norm.weight, norm.bias, statistics, norm.eps
-        y = convolve_and_normalize(
-            x, bank, conv.expanded_bias(), conv.geometry, *affine, matrix=attention.matrix(), relu=relu
-        )
-        return None if y is None else (y, 3 + relu)
+        return norm.normalize_convolution(x, conv, attention.matrix(), relu), 3 + relu
 
     def _with_norm(self, layers: list[nn.Module], x: Tensor) -> tuple[Tensor, int] | None:
         """Return what a slice-attentive convolution and the layers after it compute, if a norm takes its bias."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu, rows
-from coattend.functional._kernels.conv_attention import conv_attention
+from coattend.functional._kernels.conv_attention import conv_attention, conv_statistics
 from coattend.functional.attention import attend_formula, attend_slices_formula, plane_index
 from coattend.functional.dynamic import ContextNorm, filter_formula
 from coattend.functional.gates import GateBanks, mask_formula
@@ -166,6 +166,11 @@ def test_conv_attention(way: Way) -> None:
             responses = torch.conv2d(x, bank, conv_bias, padding=padding).unflatten(1, (out, order))
             exact, *_ = normalize_formula(responses, matrix, weight, bias, (mean, variance), 1e-5, relu)
             assert_near(ours, exact)
+            y, z, *statistics = conv_statistics(*tensors[:3], padding, tensors[-1])
+            attended = attend_formula(responses, matrix)
+            expected = attended.mean((0, 2, 3, 4)), attended.var((0, 2, 3, 4), correction=0)
+            for mine, other in zip((y, z, *statistics), (responses, attended, *expected), strict=True):
+                assert_near(mine, other)
 
 
 @EVERY_TYPE

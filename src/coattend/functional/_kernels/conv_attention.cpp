@@ -1,6 +1,7 @@
-// A convolution with co-attention, a norm with known statistics and a ReLU after it, in one pass: for evaluation.
+// A convolution with co-attention, a norm and a ReLU after it.
 //
-// The responses of a few lines are attended to and normalised while they are in the cache.
+// The responses of a few lines are attended to while they are in the cache: in evaluation also normalised, in training
+// the statistics of what attention returns are found.
 
 #include "conv_tile.h"
 #include "norm.h"
@@ -12,49 +13,116 @@ struct ConvAttentionShape {
     ConvShape conv;
 };
 
-// Attends to some rows of responses, and normalises them.
-template <int N>
-void write_rows(const float *x, const Factors<N> &a, const NormShape &norm, const Affine &affine, int64_t rows,
-                float *z) {
-    const int64_t columns = norm.map.outputs();
-    const vec lowest = vec{} + (norm.relu ? 0.f : -INFINITY);
-    for (int64_t v = 0; v < columns; v += lanes) {
-        const vec scale = load(&affine.scale[v]), shift = load(&affine.shift[v]);
-        for_rows<N, true>(x, a, norm.map, {v, rows, lanes}, [&](int64_t r, vec n) {
-            const vec h = n * scale + shift;
-            store(z + r * columns + v, h < lowest ? lowest : h);
-        });
-    }
+// Calls body(row, first column, attended numbers) for some rows of responses.
+template <int N, typename Body>
+INLINE void attend_rows(const float *x, const Factors<N> &a, const RowShape &s, int64_t rows, const Body &body) {
+    for (int64_t v = 0; v < s.outputs(); v += lanes)
+        for_rows<N, true>(x, a, s, {v, rows, lanes}, [&](int64_t r, vec n) { body(r, v, n); });
 }
 
 template <int N>
-void convolve(const float *x, const float *bank, const float *bias, const float *matrices, const float *weight,
-              const float *shift, const float *mean, const float *variance, float *z, const ConvAttentionShape &shape) {
+void normalize(const float *x, const float *bank, const float *bias, const float *matrices, const float *weight,
+               const float *shift, const float *mean, const float *variance, float *z,
+               const ConvAttentionShape &shape) {
     const ConvShape &s = shape.conv;
-    const NormShape &norm = shape.norm;
-    const Factors<N> a(matrices, norm.map.channels, norm.map);
-    const Affine affine(norm.map, norm.map.channels, weight, shift, mean, variance, norm.eps);
+    const RowShape &map = shape.norm.map;
+    const Factors<N> a(matrices, map.channels, map);
+    const Affine affine(map, map.channels, weight, shift, mean, variance, shape.norm.eps);
     const std::vector<float> filters = filters_of(bank, s);
-    for_tiles(s, [&](ConvTile &tile, Lines at) {
-        tile.take(x, at);
+    const vec lowest = vec{} + (shape.norm.relu ? 0.f : -INFINITY);
+    Tiles(s).for_each(x, [&](ConvTile &tile, int64_t) {
         tile.convolve(filters.data(), bias);
-        for (int64_t m = 0; m < at.images; ++m)
-            for (int64_t line = 0; line < at.lines; ++line)
-                write_rows(&tile.responses[tile.out(0, m, line)], a, norm, affine, tile.across,
-                           z + ((at.image + m) * s.down() + at.first + line) * tile.across * s.columns);
+        tile.for_lines([&](const float *responses, int64_t position) {
+            float *to = z + position * s.columns;
+            attend_rows(responses, a, map, tile.across, [&](int64_t r, int64_t v, vec n) {
+                const vec h = n * load(&affine.scale[v]) + load(&affine.shift[v]);
+                store(to + r * s.columns + v, h < lowest ? lowest : h);
+            });
+        });
     });
 }
 
+// The mean of what attention returns for the first lines, per column: sums of differences from it do not cancel.
+template <int N>
+std::vector<float> first_means(const float *x, const float *filters, const float *bias, const Factors<N> &a,
+                               const ConvAttentionShape &shape) {
+    const ConvShape &s = shape.conv;
+    const RowShape &map = shape.norm.map;
+    ConvTile tile(s);
+    tile.take(x, Tiles(s).at(0));
+    tile.convolve(filters, bias);
+    std::vector<double> sums(s.columns);
+    double rows = 0;
+    tile.for_lines([&](const float *responses, int64_t) {
+        rows += tile.across;
+        attend_rows(responses, a, map, tile.across, [&](int64_t, int64_t v, vec n) {
+            for (int lane = 0; lane < lanes; ++lane) sums[v + lane] += n[lane];
+        });
+    });
+    std::vector<float> means(map.channels);
+    const std::vector<double> totals = per_channel(map, map.channels, sums.data());
+    for (int64_t c = 0; c < map.channels; ++c) means[c] = float(totals[c] / (rows * map.order));
+    return means;
+}
+
+// Writes the responses y, what attention returns for them, z, and its mean and variance.
+template <int N>
+void find_statistics(const float *x, const float *bank, const float *bias, const float *matrices, float *y, float *z,
+                     float *mean, float *variance, const ConvAttentionShape &shape) {
+    const ConvShape &s = shape.conv;
+    const RowShape &map = shape.norm.map;
+    const Factors<N> a(matrices, map.channels, map);
+    const std::vector<float> filters = filters_of(bank, s);
+    const std::vector<float> pivot = first_means(x, filters.data(), bias, a, shape), pivots = per_column(map, pivot);
+    const Tiles tiles(s);
+    std::vector<float> parts(tiles.number * 2 * s.columns);
+    tiles.for_each(x, [&](ConvTile &tile, int64_t i) {
+        tile.convolve(filters.data(), bias);
+        float *sums = &parts[i * 2 * s.columns], *squares = sums + s.columns;
+        tile.for_lines([&](const float *responses, int64_t position) {
+            std::memcpy(y + position * s.columns, responses, tile.across * s.columns * sizeof(float));
+            float *to = z + position * s.columns;
+            for (int64_t v = 0; v < s.columns; v += lanes) {
+                const vec center = load(&pivots[v]);
+                vec sum = load(sums + v), square = load(squares + v);
+                for_rows<N, true>(responses, a, map, {v, tile.across, lanes}, [&](int64_t r, vec n) {
+                    store(to + r * s.columns + v, n);
+                    const vec d = n - center;
+                    sum += d;
+                    square += d * d;
+                });
+                store(sums + v, sum);
+                store(squares + v, square);
+            }
+        });
+    });
+    std::vector<double> total(2 * s.columns);
+    for (int64_t i = 0; i < tiles.number; ++i)
+        for (int64_t k = 0; k < 2 * s.columns; ++k) total[k] += parts[i * 2 * s.columns + k];
+    finish_statistics(map, map.channels, pivot, total.data(), &total[s.columns], mean, variance);
+}
+
 }  // namespace
+
+#define FOR_ORDERS(call)               \
+    switch (s->norm.map.order) {       \
+        case 2: return call(2);        \
+        case 4: return call(4);        \
+        case 8: return call(8);        \
+    }
 
 extern "C" {
 void coattend_conv_attention_float(const float *x, const float *bank, const float *bias, const float *a,
                                    const float *weight, const float *shift, const float *mean, const float *variance,
                                    float *z, const ConvAttentionShape *s) {
-    switch (s->norm.map.order) {
-        case 2: return convolve<2>(x, bank, bias, a, weight, shift, mean, variance, z, *s);
-        case 4: return convolve<4>(x, bank, bias, a, weight, shift, mean, variance, z, *s);
-        case 8: return convolve<8>(x, bank, bias, a, weight, shift, mean, variance, z, *s);
-    }
+#define CALL(N) normalize<N>(x, bank, bias, a, weight, shift, mean, variance, z, *s)
+    FOR_ORDERS(CALL)
+#undef CALL
+}
+void coattend_conv_statistics_float(const float *x, const float *bank, const float *bias, const float *a, float *y,
+                                    float *z, float *mean, float *variance, const ConvAttentionShape *s) {
+#define CALL(N) find_statistics<N>(x, bank, bias, a, y, z, mean, variance, *s)
+    FOR_ORDERS(CALL)
+#undef CALL
 }
 }  // extern "C"

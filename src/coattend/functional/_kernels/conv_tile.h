@@ -215,6 +215,13 @@ struct ConvTile {
         return std::max<int64_t>(1, std::min(s.images, positions(s) / (s.down() * s.across())));
     }
 
+    // Calls body(responses of the first pose, first position among those of all images) for every line.
+    template <typename Body> void for_lines(const Body &body) {
+        for (int64_t m = 0; m < at.images; ++m)
+            for (int64_t y = 0; y < at.lines; ++y)
+                body(&responses[out(0, m, y)], ((at.image + m) * s.down() + at.first + y) * across);
+    }
+
     Steps in_steps() const { return {s.channels, (across + border) * s.channels}; }
     Steps out_steps() const { return {columns, (across + 2 * border) * columns}; }
     int64_t in_lines() const { return at.lines + border; }
@@ -305,19 +312,31 @@ struct ConvTile {
     }
 };
 
-// Calls body(tile, lines) for all lines of all images, in parallel.
-template <typename Body> void for_tiles(const ConvShape &s, const Body &body) {
+// All lines of all images, some of them at a time.
+struct Tiles {
+    const ConvShape &s;
     const int64_t lines = ConvTile::lines_at_once(s), images = ConvTile::images_at_once(s);
-    const int64_t per_image = (s.down() + lines - 1) / lines, groups = (s.images + images - 1) / images;
+    const int64_t per_image = (s.down() + lines - 1) / lines;
+    const int64_t number = (s.images + images - 1) / images * per_image;
+
+    Tiles(const ConvShape &s) : s(s) {}
+
+    Lines at(int64_t i) const {
+        const int64_t image = i / per_image * images, first = i % per_image * lines;
+        return {image, std::min(images, s.images - image), first, std::min(lines, s.down() - first)};
+    }
+    // Calls body(tile, its number) in parallel, for tiles that have taken what they read of x.
+    template <typename Body> void for_each(const float *x, const Body &body) const {
 #pragma omp parallel num_threads(threads_for(s))
-    {
-        ConvTile tile(s);
+        {
+            ConvTile tile(s);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < groups * per_image; ++i) {
-            const int64_t image = i / per_image * images, first = i % per_image * lines;
-            body(tile, Lines{image, std::min(images, s.images - image), first, std::min(lines, s.down() - first)});
+            for (int64_t i = 0; i < number; ++i) {
+                tile.take(x, at(i));
+                body(tile, i);
+            }
         }
     }
-}
+};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Batch norm with known statistics: a factor and a summand per column.
+// Batch norm of rows: statistics per channel from sums per column, and a factor and a summand per column.
 
 #pragma once
 
@@ -17,6 +17,27 @@ std::vector<float> per_column(const RowShape &s, const std::vector<float> &per_c
     std::vector<float> columns(padded(s.outputs()));
     for (int64_t i = 0; i < s.outputs(); ++i) columns[i] = per_channel[i / s.order % per_channel.size()];
     return columns;
+}
+
+// The sum of the columns of each channel.
+template <typename S>
+std::vector<double> per_channel(const RowShape &s, int64_t channels, const S *per_column) {
+    std::vector<double> sums(channels);
+    for (int64_t i = 0; i < s.outputs(); ++i) sums[i / s.order % channels] += per_column[i];
+    return sums;
+}
+
+// Mean and variance per channel from sums per column of the differences from a pivot per channel, and of their squares.
+void finish_statistics(const RowShape &s, int64_t channels, const std::vector<float> &pivot, const double *sums,
+                       const double *squares, float *mean, float *variance) {
+    const double number = double(s.rows) * s.outputs() / channels;
+    const auto sum = per_channel(s, channels, sums), square = per_channel(s, channels, squares);
+    for (int64_t c = 0; c < channels; ++c) {
+        const double shift = sum[c] / number;
+        mean[c] = float(pivot[c] + shift);
+        variance[c] = float(square[c] / number - shift * shift);
+        if (variance[c] < 0) variance[c] = 0;
+    }
 }
 
 // y -> y * scale + shift, per column.

@@ -7,14 +7,6 @@
 
 namespace {
 
-// The sum of the columns of each channel.
-template <typename S>
-std::vector<double> per_channel(const RowShape &s, int64_t channels, const S *per_column) {
-    std::vector<double> sums(channels);
-    for (int64_t i = 0; i < s.outputs(); ++i) sums[i / s.order % channels] += per_column[i];
-    return sums;
-}
-
 // Several neighbouring vectors of a row at a time, if nothing mixes their numbers: that reads the memory in order.
 template <int N> constexpr int strip = N == 1 ? 5 : 1;
 
@@ -115,14 +107,7 @@ void find_statistics(const T *x, const Factors<N> &a, const RowShape &s, int64_t
         for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, add);
         sums[0] = sum, sums[1] = squares;
     });
-    const double number = double(s.rows) * columns / channels;
-    const auto sum = per_channel(s, channels, sums.data()), squares = per_channel(s, channels, &sums[step]);
-    for (int64_t c = 0; c < channels; ++c) {
-        const double shift = sum[c] / number;
-        mean[c] = float(pivot[c] + shift);
-        variance[c] = float(squares[c] / number - shift * shift);
-        if (variance[c] < 0) variance[c] = 0;
-    }
+    finish_statistics(s, channels, pivot, sums.data(), &sums[step], mean, variance);
 }
 
 // z may be x.

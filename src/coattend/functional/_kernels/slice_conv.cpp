@@ -16,14 +16,12 @@ void convolve(const float *x, const float *bank, const float *matrices, float *y
     const ConvShape &s = shape.conv;
     const SliceFactors<N> a(matrices, shape.slices);
     const std::vector<float> filters = filters_of(bank, s), zeros(s.columns);
-    for_tiles(s, [&](ConvTile &tile, Lines at) {
-        tile.take(x, at);
+    Tiles(s).for_each(x, [&](ConvTile &tile, int64_t) {
         tile.convolve(filters.data(), zeros.data());
-        for (int64_t m = 0; m < at.images; ++m)
-            for (int64_t line = 0; line < at.lines; ++line)
-                attend_slice_rows(&tile.responses[tile.out(0, m, line)], {s.columns, tile.out_pose()}, a, shape.slices,
-                                  tile.across,
-                                  y + ((at.image + m) * s.down() + at.first + line) * tile.across * s.columns);
+        tile.for_lines([&](const float *responses, int64_t position) {
+            attend_slice_rows(responses, {s.columns, tile.out_pose()}, a, shape.slices, tile.across,
+                              y + position * s.columns);
+        });
     });
 }
 
@@ -33,8 +31,8 @@ void differentiate(const float *dy, const float *x, const float *bank, const flo
     const ConvShape &s = shape.conv;
     const SliceFactors<N> a(matrices, shape.slices);
     const std::vector<float> filters = filters_of(bank, s), zeros(s.columns);
-    const int64_t lines = ConvTile::lines_at_once(s), images = ConvTile::images_at_once(s);
-    const int64_t groups = (s.images + images - 1) / images;
+    const Tiles tiles(s);
+    const int64_t groups = tiles.number / tiles.per_image;
     // Sums are taken in chunks of images that depend on the shape alone.
     const int64_t per_chunk = (groups + 31) / 32, chunks = (groups + per_chunk - 1) / per_chunk;
     const int64_t size = s.columns * N * N;
@@ -47,23 +45,19 @@ void differentiate(const float *dy, const float *x, const float *bank, const flo
         for (int64_t i = 0; i < chunks; ++i) {
             std::fill(da.begin(), da.end(), 0.f);
             float *dmatrix = &matrix_parts[i * size];
-            for (int64_t image = i * per_chunk * images; image < std::min((i + 1) * per_chunk * images, s.images);
-                 image += images)
-                for (int64_t first = 0; first < s.down(); first += lines) {
-                    tile.take(x, {image, std::min(images, s.images - image), first, std::min(lines, s.down() - first)});
-                    tile.convolve(filters.data(), zeros.data());
-                    tile.clear_gradients();
-                    const SliceSteps steps = {tile.columns, tile.out_pose()};
-                    for (int64_t m = 0; m < tile.at.images; ++m)
-                        for (int64_t line = 0; line < tile.at.lines; ++line) {
-                            const int64_t from = tile.out(0, m, line), position = (image + m) * s.down() + first + line;
-                            differentiate_slice_rows(dy + position * tile.across * tile.columns, &tile.responses[from],
-                                                     steps, a, shape.slices, tile.across, &tile.gradients[from], da.data(),
-                                                     dmatrix);
-                        }
-                    tile.add_filter_gradients(&filter_parts[i * filters.size()]);
-                    tile.write_image_gradients(filters.data(), dx);
-                }
+            const int64_t last = std::min((i + 1) * per_chunk, groups) * tiles.per_image;
+            for (int64_t number = i * per_chunk * tiles.per_image; number < last; ++number) {
+                tile.take(x, tiles.at(number));
+                tile.convolve(filters.data(), zeros.data());
+                tile.clear_gradients();
+                tile.for_lines([&](const float *responses, int64_t position) {
+                    differentiate_slice_rows(dy + position * s.columns, responses, {s.columns, tile.out_pose()}, a,
+                                             shape.slices, tile.across,
+                                             &tile.gradients[responses - tile.responses.data()], da.data(), dmatrix);
+                });
+                tile.add_filter_gradients(&filter_parts[i * filters.size()]);
+                tile.write_image_gradients(filters.data(), dx);
+            }
             a.add_sums(da.data(), s.columns, dmatrix);
         }
     }
