@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coattend.functional.attention import without_autocast
 from coattend.functional.checks import MAP, check_group, check_parameters, check_tensor
-from coattend.functional.dispatch import decomposes
+from coattend.functional.dispatch import decomposes, is_eager
 from coattend.functional.filter_bank import group_filters
 from coattend.functional.pose_linear import pose_bank, relative_table
 from coattend.functional.tables import turn_tables
@@ -78,6 +78,10 @@ def apply_gates(x: Tensor, banks: GateBanks) -> Tensor:
     """Compute :func:`group_gate`, on CPUs image by image: the map is read and written once from memory."""
     if decomposes(x):
         return x * mask_formula(x, banks)
+    if is_eager(x):
+        from coattend.functional._kernels.gates import GateFunction
+
+        return without_autocast(GateFunction.apply, x, *banks)
     y, *_ = without_autocast(torch.ops.coattend.group_gate, x, *banks)
     return y
 

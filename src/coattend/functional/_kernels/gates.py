@@ -174,6 +174,20 @@ def _backward(ctx: Any, grad: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
     return torch.ops.coattend.group_gate_backward(grad, x, *others)
 
 
+class GateFunction(torch.autograd.Function):
+    """The operator outside of graphs, where what torch makes of an operator with gradients takes 0.1 ms more."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        """Return the gated map, given x and the banks."""
+        y, *state = group_gate(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *state)
+        return y
+
+    backward = staticmethod(_backward)
+
+
 define(
     "group_gate(Tensor x, Tensor squeeze, Tensor excite, Tensor spatial)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
