@@ -234,7 +234,7 @@ class FrozenSliceConv2d(FrozenUnit):
         if _is_plain(self.conv):
             x = planes.unflatten(1, (-1, self.matrices.shape[-1]))
             weight, geometry = self.conv.weight, geometry_of(self.conv, x.shape[2])
-            if slices_stay_in_cache(x, weight, self.matrices, geometry):
+            if slices_stay_in_cache(x, weight, self.matrices, self.slices, geometry):
                 constants = weight, self.matrices, self.rows, geometry.padding
                 return self._summed(torch.ops.coattend.slice_convolution(channels_last(x), *constants))
         positions = planes.shape[-2:].numel() // math.prod(self.conv.stride)

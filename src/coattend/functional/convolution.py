@@ -261,7 +261,7 @@ def slice_attentive_conv2d(
     bank = slice_filters(weight, tables.turns, tables.poses) if bank is None else bank
     if not callable(attention):
         matrices = attention_matrices(name, attention, len(weight) * slices, group)
-        if in_parts and slices_stay_in_cache(x, bank, matrices, geometry):
+        if in_parts and slices_stay_in_cache(x, bank, matrices, slices, geometry):
             y = torch.ops.coattend.slice_convolution(channels_last(x), bank, matrices, tables.rows, geometry.padding)
             return add_bias(y, bias)
         attention = lambda planes, rows, step: attend_slices(planes, matrices, rows, step)  # noqa: E731

@@ -120,10 +120,10 @@ def bank_channels_last(bank: Tensor) -> Tensor:
     return bank.clone(memory_format=torch.channels_last)
 
 
-def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, geometry: Geometry) -> bool:
+def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, slices: int, geometry: Geometry) -> bool:
     """Return whether the operator ``slice_convolution`` computes a slice-attentive convolution, and is faster."""
     order = x.shape[2]
-    if order not in (2, 4, 8) or len(matrices) * order != len(bank) or {bank.dtype, matrices.dtype} != {torch.float32}:
+    if order not in (2, 4, 8) or slices != order or {bank.dtype, matrices.dtype} != {torch.float32}:
         return False
     # Graphs that are exported for any batch may not ask for its size: the other question comes first.
     if not stays_in_cache(x, len(matrices), geometry, order):

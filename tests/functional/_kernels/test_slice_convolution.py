@@ -92,7 +92,7 @@ def test_when_it_is_chosen(decisions: list[bool]) -> None:
         layer(stride=2).float()(x)
         layer(outputs=3).float()(x)  # 12 columns, which no vectors of eight fill
         layer(padding=1, padding_mode="circular").float()(x)
-        layer(relative=[0, 1]).float()(x)
+        layer(outputs=4, relative=[0, 1]).float()(x)
         layer().bfloat16()(x.bfloat16())
         with torch.autocast("cpu", torch.bfloat16):
             layer().float()(x)
