@@ -151,6 +151,11 @@ def attentive(kind: str = "group", **options: Any) -> list[nn.Module]:
     return parts
 
 
+class Silent(ca.nn.GroupConv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros(len(x), self.out_channels, self.group.order, *x.shape[-2:])
+
+
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether attention joined each convolution that it might have joined."""
@@ -267,7 +272,13 @@ def test_when_attention_does_not_join_a_convolution(passes: list[bool]) -> None:
             with memory_format("planes"):
                 FusedSequential(*attentive()).eval()(x)
             FusedSequential(*attentive(relative=[0, 1])).eval()(x)
-    assert passes == [False] * 6  # filters of some relative poses are not asked about
+            assert FusedSequential(Silent(2, 6, 3, "p4"), *attentive()[1:3]).eval()(x).shape[-2:] == (7, 6)
+            mixed = FusedSequential(*attentive()).eval()
+            expected = mixed(x)
+            mixed[1].double()
+            torch.testing.assert_close(mixed(x), expected)
+    # Filters of some relative poses, subclasses and attention of another type are not asked about.
+    assert passes == [False] * 6 + [True]
     with torch.no_grad(), pytest.raises(ValueError, match="expects a map"):
         FusedSequential(*attentive()).eval()(x[:, :, :2])
 

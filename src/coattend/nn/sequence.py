@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from coattend.functional.planes import add_bias
+from coattend.nn._conv_base import PoseConv2d
 from coattend.nn.co_attention import CoAttention
 from coattend.nn.conv import GroupConv2d, LiftingConv2d
 from coattend.nn.hooks import has_hooks
@@ -54,7 +55,7 @@ class FusedSequential(nn.Sequential):
         if len(layers) < 3:
             return None
         conv, attention, norm = layers[:3]
-        if not (isinstance(conv, (LiftingConv2d, GroupConv2d)) and _is_plain(conv, type(conv))):
+        if not isinstance(conv, PoseConv2d) or not any(_is_plain(conv, kind) for kind in (LiftingConv2d, GroupConv2d)):
             return None
         if not (isinstance(attention, CoAttention) and _is_plain(attention, CoAttention)):
             return None
@@ -62,7 +63,7 @@ class FusedSequential(nn.Sequential):
             return None
         if not conv.out_channels == attention.channels == norm.num_features or conv.group != attention.group:
             return None
-        if not norm.joins_convolution(x, conv):
+        if attention.weight.dtype != conv.weight.dtype or not norm.joins_convolution(x, conv):
             return None
         relu = len(layers) > 3 and _is_plain(layers[3], nn.ReLU)
         return norm.normalize_convolution(x, conv, attention.matrix(), relu), 3 + relu
