@@ -67,6 +67,22 @@ def test_gates_of_images_are_those_of_the_formula(channels: int, k: int) -> None
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
+def test_images_that_are_gated_at_once_do_not_mix() -> None:
+    x, *banks = gate_inputs("D4")
+    many = x.repeat(7, 1, 1, 1, 1).requires_grad_()  # a multiple of no vector's length
+    with torch.no_grad():
+        many[4, 0, 0, 0, 0] = torch.nan
+    y = apply_gates(many, GateBanks(*banks))
+    up = torch.randn_like(x).repeat(7, 1, 1, 1, 1)
+    (grad,) = torch.autograd.grad(y, many, up)
+    assert y[4].isnan().any()
+    others = [i for i in range(len(many)) if i != 4]
+    for of_many in (y, grad):
+        assert of_many[others].isfinite().all()
+        assert torch.equal(of_many[:3], of_many[6:9])
+    torch.testing.assert_close(y[:3], apply_gates(x, GateBanks(*banks)), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gates_in_narrow_types(dtype: torch.dtype) -> None:
     tensors = gate_inputs("D4")

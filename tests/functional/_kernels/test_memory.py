@@ -259,6 +259,22 @@ def test_group_gate(way: Way, dtype: torch.dtype) -> None:
             )
 
 
+# Not in bfloat16, whose few values have two maxima that are equal but for rounding, among so many images.
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@EVERY_WAY
+def test_gates_of_several_images_at_once(way: Way, dtype: torch.dtype) -> None:
+    for order in ORDERS:
+        n = 3 * order
+        banks = torch.randn(order, n) / n, torch.randn(n, order) / n, torch.randn(order, 2 * order, 5, 5) / n
+        check(
+            lambda *tensors: OPS.group_gate(*tensors)[0],
+            lambda x, *banks: x * mask_formula(x, GateBanks(*banks)),
+            (torch.randn(17, 3, order, 2, 7), *banks),
+            way,
+            dtype,
+        )
+
+
 @EVERY_TYPE
 @EVERY_WAY
 @pytest.mark.parametrize(

@@ -11,9 +11,25 @@
 
 namespace {
 
+// Memory that is asked for a line at a time while filters are computed, which take nothing from memory themselves:
+// `from` will be read, `to` will be written.
+struct Ahead {
+    static constexpr int line = 64;
+    const char *from = nullptr;
+    char *to = nullptr;
+    int64_t bytes = 0, at = 0;
+
+    INLINE void fetch() {
+        if (at >= bytes) return;
+        __builtin_prefetch(from + at);
+        __builtin_prefetch(to + at, 1);
+        at += line;
+    }
+};
+
 template <typename T> struct Filtering {
     using vec = typename Lanes<T>::vec;
-    static constexpr int count = Lanes<T>::count;
+    static constexpr int count = Lanes<T>::count, images = 1;  // at once
     static constexpr int sums = 12;  // in registers at once: of 4 planes and 3 vectors, 2 and 6, or 1 and 12
 #ifdef __AVX512VL__
     static constexpr int most = 4;  // planes at once for the gradients of 7 taps: 28 sums in 32 registers
@@ -35,14 +51,14 @@ template <typename T> struct Filtering {
     }
 
     // From (positions, planes) to padded planes, whose padding is zero already; `known` is the number of planes or 0.
-    template <int known = 0> void spread(const T *__restrict rows, int64_t number, T *__restrict to) const {
+    template <int known = 0> void spread(const T *__restrict rows, int64_t number, T *__restrict to, int = 0) const {
         const int64_t planes = known ? known : number;
         for (int64_t y = 0; y < height; ++y, rows += width * planes)
             for (int64_t x = 0; x < width; ++x)
                 for (int64_t i = 0; i < planes; ++i) to[i * plane + origin + y * stride + x] = rows[x * planes + i];
     }
     // From filtered planes to (positions, planes).
-    template <int known = 0> void gather(const T *__restrict from, int64_t number, T *__restrict rows) const {
+    template <int known = 0> void gather(const T *__restrict from, int64_t number, T *__restrict rows, int = 0) const {
         const int64_t planes = known ? known : number;
         for (int64_t y = 0; y < height; ++y, rows += width * planes)
             for (int64_t x = 0; x < width; ++x)
@@ -50,15 +66,16 @@ template <typename T> struct Filtering {
     }
 
     // filters (outs, ins, k, k), without turning them: to[o](u) = sum over i, d of filters[o, i](d) from[i](u + d - k / 2).
-    void apply(const T *from, int64_t ins, const T *filters, T *to, int64_t outs) const {
+    [[gnu::noinline]] void apply(const T *from, int64_t ins, const T *filters, T *to, int64_t outs, Ahead ahead = {}) const {
         const int64_t taps = ins * kernel * kernel;
         int64_t o = 0;
-        for (; o + 4 <= outs; o += 4) apply_some<4>(from, ins, filters + o * taps, to + o * plane);
-        for (; o + 2 <= outs; o += 2) apply_some<2>(from, ins, filters + o * taps, to + o * plane);
-        for (; o < outs; ++o) apply_some<1>(from, ins, filters + o * taps, to + o * plane);
+        for (; o + 4 <= outs; o += 4) apply_some<4>(from, ins, filters + o * taps, to + o * plane, ahead);
+        for (; o + 2 <= outs; o += 2) apply_some<2>(from, ins, filters + o * taps, to + o * plane, ahead);
+        for (; o < outs; ++o) apply_some<1>(from, ins, filters + o * taps, to + o * plane, ahead);
     }
 
-    template <int outs> void apply_some(const T *from, int64_t ins, const T *filters, T *to) const {
+    template <int outs>
+    void apply_some(const T *from, int64_t ins, const T *filters, T *to, Ahead &ahead) const {
         constexpr int vectors = sums / outs;
         const int64_t taps = ins * kernel * kernel;
         for (int64_t q = 0; q < length; q += vectors * count) {
@@ -67,6 +84,8 @@ template <typename T> struct Filtering {
             for (int64_t i = 0; i < ins; ++i)
                 for (int64_t dy = 0; dy < kernel; ++dy) {
                     const T *line = from + i * plane + dy * stride + q;
+                    ahead.fetch();
+                    ahead.fetch();
                     for (int64_t dx = 0; dx < kernel; ++dx, ++tap)
 #pragma GCC unroll 4
                         for (int o = 0; o < outs; ++o) {
@@ -81,7 +100,7 @@ template <typename T> struct Filtering {
 
     // Adds to the gradients (outs, ins, k, k) of the filters, `count` sums each, given the padded planes that were
     // filtered and the gradients `up` of the filtered ones, padded as well: beyond the end of a line they are zero.
-    void add_filter_gradients(const T *from, int64_t ins, const T *up, int64_t outs, T *gradients) const {
+    [[gnu::noinline]] void add_filter_gradients(const T *from, int64_t ins, const T *up, int64_t outs, T *gradients) const {
         const int64_t taps = ins * kernel * kernel * count;
         for (int64_t i = 0; i < ins; ++i)
             for (int64_t dy = 0; dy < kernel; ++dy, gradients += kernel * count) {

@@ -1,5 +1,5 @@
-// Gates of channels and positions, forward and backward, image by image, so that the passes after the first read from
-// the cache.
+// Gates of channels and positions, forward and backward, image by image or for a vector's length of small images at once,
+// so that the passes after the first read from the cache.
 //
 //     y[c, g](u) = x[c, g](u) (1 - alpha_x[g](u) alpha_c[c, g])
 //
@@ -8,7 +8,7 @@
 
 #pragma once
 
-#include "filtering.h"
+#include "batch_filtering.h"
 #include "numbers.h"
 
 #include <initializer_list>
@@ -24,6 +24,10 @@ struct GateShape {
 // Weights: squeeze (hidden, inside), excite (channels * order, hidden / groups), spatial (turns * order, 2 * order, k, k).
 template <typename T> struct GateWeights {
     const T *squeeze, *excite, *spatial;
+};
+
+template <typename T> struct GateGradients {
+    T *squeeze, *excite, *spatial;
 };
 
 // What forward leaves for backward, by image: statistics (3, channels * order), the mean, the maximum and the number of
@@ -190,23 +194,43 @@ template <typename T, typename X, int N> struct Gate {
         }
     }
 
+    // Whether as many images as a vector has numbers fit into the cache, with their gradients.
+    bool is_small() const {
+        constexpr int images = BatchFiltering<T>::images;
+        return s.batch >= images && positions * row * images * int64_t(sizeof(X)) <= 1 << 19;
+    }
+
     void forward(const X *x, const GateWeights<T> &weights, const GateState<T> &state, X *y) const {
+        if (is_small()) return forward(BatchFiltering<T>{s.height, s.width, s.kernel}, x, weights, state, y);
+        forward(filtering, x, weights, state, y);
+    }
+
+    template <typename F>
+    void forward(const F &filtering, const X *x, const GateWeights<T> &weights, const GateState<T> &state, X *y) const {
 #pragma omp parallel num_threads(s.threads)
         {
             std::vector<T> scratch(s.hidden), alpha_x(positions * N);
             std::vector<T> planes(filtering.size(2 * N)), filtered(filtering.size(s.turns * N));
 #pragma omp for
-            for (int64_t b = 0; b < s.batch; ++b) {
-                const X *image = x + b * positions * row;
-                const GateState<T> at = of_image(state, b);
-                pool(image, at.statistics);
-                gate_channels(weights, at, scratch.data());
-                reduce(image, at.alpha, at.maps);
-                filtering.template spread<2 * N>(at.maps, 2 * N, planes.data());
-                filtering.apply(planes.data(), 2 * N, weights.spatial, filtered.data(), s.turns * N);
-                filtering.gather(filtered.data(), s.turns * N, at.responses);
-                gate_positions(at.responses, alpha_x.data());
-                apply(image, at.alpha, alpha_x.data(), y + b * positions * row);
+            for (int64_t first = 0; first < s.batch; first += F::images) {
+                const int images = std::min<int64_t>(F::images, s.batch - first);
+                for (int i = 0; i < images; ++i) {
+                    const GateState<T> at = of_image(state, first + i);
+                    const X *image = x + (first + i) * positions * row;
+                    pool(image, at.statistics);
+                    gate_channels(weights, at, scratch.data());
+                    reduce(image, at.alpha, at.maps);
+                    filtering.template spread<2 * N>(at.maps, 2 * N, planes.data(), i);
+                }
+                const Ahead ahead = before(first, x, y + first * positions * row);
+                filtering.apply(planes.data(), 2 * N, weights.spatial, filtered.data(), s.turns * N, ahead);
+                for (int i = 0; i < images; ++i) {
+                    const GateState<T> at = of_image(state, first + i);
+                    const int64_t start = (first + i) * positions * row;
+                    filtering.gather(filtered.data(), s.turns * N, at.responses, i);
+                    gate_positions(at.responses, alpha_x.data());
+                    apply(x + start, at.alpha, alpha_x.data(), y + start);
+                }
             }
         }
     }
@@ -305,12 +329,13 @@ template <typename T, typename X, int N> struct Gate {
     }
 
     // Sums parts (chunks, numbers of all results together) into each of the results.
-    void sum_chunks(const std::vector<T> &parts, std::initializer_list<std::pair<T *, int64_t>> results) const {
-        const int64_t all = int64_t(parts.size()) / s.chunks;
+    static void sum_chunks(const std::vector<T> &parts, int64_t chunks,
+                           std::initializer_list<std::pair<T *, int64_t>> results) {
+        const int64_t all = int64_t(parts.size()) / chunks;
         const T *part = parts.data();
         for (const auto &[to, numbers] : results) {
             std::fill(to, to + numbers, T(0));
-            for (int64_t chunk = 0; chunk < s.chunks; ++chunk)
+            for (int64_t chunk = 0; chunk < chunks; ++chunk)
                 for (int64_t i = 0; i < numbers; ++i) to[i] += part[chunk * all + i];
             part += numbers;
         }
@@ -329,42 +354,76 @@ template <typename T, typename X, int N> struct Gate {
     // as many whatever the number of threads.
     void backward(const X *dy, const X *x, const GateWeights<T> &weights, const GateState<T> &state, X *dx, T *dsqueeze,
                   T *dexcite, T *dspatial) const {
+        const GateGradients<T> gradients = {dsqueeze, dexcite, dspatial};
+        constexpr int together = BatchFiltering<T>::images;
+        if (is_small()) {
+            const BatchFiltering<T> filtering{s.height, s.width, s.kernel};
+            return backward(filtering, (s.batch + together - 1) / together, dy, x, weights, state, dx, gradients);
+        }
+        backward(filtering, s.chunks, dy, x, weights, state, dx, gradients);
+    }
+
+    template <typename F>
+    void backward(const F &filtering, int64_t chunks, const X *dy, const X *x, const GateWeights<T> &weights,
+                  const GateState<T> &state, X *dx, const GateGradients<T> &gradients) const {
         const int64_t outs = s.turns * N, taps = outs * 2 * N * s.kernel * s.kernel;
         const int64_t squeezing = s.hidden * inside, exciting = row * squeezed, all = squeezing + exciting + taps;
         const std::vector<T> turned = reversed(weights.spatial);
-        std::vector<T> parts(s.chunks * all);
+        std::vector<T> parts(chunks * all);
 #pragma omp parallel num_threads(s.threads)
         {
-            std::vector<T> alpha_x(positions * N), dresponses(positions * outs), dmaps(positions * 2 * N);
-            std::vector<T> dalpha(row), dhidden(2 * s.hidden), pooled(s.hidden), dstatistics(2 * row);
+            std::vector<T> alpha_x(F::images * positions * N), dalpha(F::images * row);
+            std::vector<T> dresponses(positions * outs), dmaps(positions * 2 * N);
+            std::vector<T> dhidden(2 * s.hidden), pooled(s.hidden), dstatistics(2 * row);
             std::vector<T> sums(taps * count);
             std::vector<T> up(filtering.size(outs)), planes(filtering.size(2 * N)), filtered(filtering.size(2 * N));
 #pragma omp for
-            for (int64_t chunk = 0; chunk < s.chunks; ++chunk) {
+            for (int64_t chunk = 0; chunk < chunks; ++chunk) {
                 T *of_squeeze = &parts[chunk * all], *of_excite = of_squeeze + squeezing;
                 T *of_spatial = of_excite + exciting;
                 std::fill(sums.begin(), sums.end(), T(0));
-                for (int64_t b = chunk * s.batch / s.chunks; b < (chunk + 1) * s.batch / s.chunks; ++b) {
-                    const X *image = x + b * positions * row, *above = dy + b * positions * row;
-                    const GateState<T> at = of_image(state, b);
-                    gate_positions(at.responses, alpha_x.data());
-                    gates_backward(above, image, at, alpha_x.data(), dalpha.data(), dresponses.data());
-                    filtering.spread(dresponses.data(), outs, up.data());
+                const int64_t end = (chunk + 1) * s.batch / chunks;
+                for (int64_t first = chunk * s.batch / chunks; first < end; first += F::images) {
+                    const int images = std::min<int64_t>(F::images, end - first);
+                    if (images < F::images) {  // the other lanes add nothing to the gradients of filters
+                        std::fill(up.begin(), up.end(), T(0));
+                        std::fill(planes.begin(), planes.end(), T(0));
+                    }
+                    for (int i = 0; i < images; ++i) {
+                        const GateState<T> at = of_image(state, first + i);
+                        const int64_t start = (first + i) * positions * row;
+                        T *open = &alpha_x[i * positions * N];
+                        gate_positions(at.responses, open);
+                        gates_backward(dy + start, x + start, at, open, &dalpha[i * row], dresponses.data());
+                        filtering.spread(dresponses.data(), outs, up.data(), i);
+                        filtering.template spread<2 * N>(at.maps, 2 * N, planes.data(), i);
+                    }
                     filtering.apply(up.data(), outs, turned.data(), filtered.data(), 2 * N);
-                    filtering.template gather<2 * N>(filtered.data(), 2 * N, dmaps.data());
-                    filtering.template spread<2 * N>(at.maps, 2 * N, planes.data());
                     filtering.add_filter_gradients(planes.data(), 2 * N, up.data(), outs, sums.data());
-                    reduce_backward(image, at, dmaps.data(), dalpha.data());
-                    channels_backward(weights, at, dalpha.data(), dhidden.data(), dstatistics.data());
-                    add_channel_gradients(at, dalpha.data(), dhidden.data(), pooled.data(), of_squeeze, of_excite);
-                    X *below = dx + b * positions * row;
-                    map_backward(above, image, at, alpha_x.data(), dmaps.data(), dstatistics.data(), below);
+                    for (int i = 0; i < images; ++i) {
+                        const GateState<T> at = of_image(state, first + i);
+                        const int64_t start = (first + i) * positions * row;
+                        T *through_alpha = &dalpha[i * row];
+                        filtering.template gather<2 * N>(filtered.data(), 2 * N, dmaps.data(), i);
+                        reduce_backward(x + start, at, dmaps.data(), through_alpha);
+                        channels_backward(weights, at, through_alpha, dhidden.data(), dstatistics.data());
+                        add_channel_gradients(at, through_alpha, dhidden.data(), pooled.data(), of_squeeze, of_excite);
+                        map_backward(dy + start, x + start, at, &alpha_x[i * positions * N], dmaps.data(),
+                                     dstatistics.data(), dx + start);
+                    }
                 }
                 for (int64_t t = 0; t < taps; ++t)
                     for (int i = 0; i < count; ++i) of_spatial[t] += sums[t * count + i];
             }
         }
-        sum_chunks(parts, {{dsqueeze, squeezing}, {dexcite, exciting}, {dspatial, taps}});
+        sum_chunks(parts, chunks,
+                   {{gradients.squeeze, squeezing}, {gradients.excite, exciting}, {gradients.spatial, taps}});
+    }
+
+    // What is fetched while the filters of an image are computed: the next image, and the memory for the result.
+    Ahead before(int64_t b, const X *x, X *to) const {
+        const int64_t size = positions * row;
+        return {(const char *)(x + std::min(b + 1, s.batch - 1) * size), (char *)to, size * int64_t(sizeof(X))};
     }
 
     GateState<T> of_image(const GateState<T> &state, int64_t b) const {

@@ -93,7 +93,8 @@ template <typename T, typename X> struct ImageGate {
                 });
                 std::copy_n(at.maps, positions, at.maps + positions);
                 spread(at.maps, plane.data());
-                filtering.apply(plane.data(), 1, filters.data(), filtered.data(), s.turns);
+                Ahead ahead = gate.before(b, x, to);
+                filtering.apply(plane.data(), 1, filters.data(), filtered.data(), s.turns, ahead);
                 for (int64_t t = 0; t < s.turns; ++t)
                     gather(&filtered[t * filtering.plane], at.responses + t * positions);
                 gate_positions(at.responses, alpha_x.data());
@@ -160,7 +161,7 @@ template <typename T, typename X> struct ImageGate {
                     }
             }
         }
-        gate.sum_chunks(parts, {{dsqueeze, s.hidden}, {dexcite, s.hidden}, {dspatial, 2 * taps}});
+        gate.sum_chunks(parts, s.chunks, {{dsqueeze, s.hidden}, {dexcite, s.hidden}, {dspatial, 2 * taps}});
     }
 
     // Returns the gradient of the gate of the channel through y, and writes that of the responses.
