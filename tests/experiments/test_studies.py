@@ -13,7 +13,7 @@ from experiments.rows import continued, read_rows
 from experiments.small_data_study import BASE, MODELS, Options, Result, main, recipe_for, table
 
 import coattend as ca
-from experiments import nuclei_study, small_data_study, upright_study
+from experiments import augmentation_study, nuclei_study, small_data_study, upright_study
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +86,52 @@ def test_the_study_of_small_data_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(small_data_study, "train", None)
     main(options)
     assert read_rows(options.results, Result) == results
+
+
+def test_the_study_of_augmentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two networks on half and all of 80 random images in two classes, then a second time."""
+    generator = np.random.default_rng(0)
+    plankton = {"images": generator.integers(0, 256, (80, 16, 16), np.uint8), "labels": np.arange(80) % 2}
+    np.savez(tmp_path / "plankton48.npz", **plankton, classes=np.array(["a", "b"]))
+    options = augmentation_study.Options(
+        plankton=tmp_path / "plankton48.npz",
+        data=("plankton",),
+        seeds=(0, 1),
+        shares=(0.5, 1.0),
+        networks=("plain", "p4"),
+        steps=1,
+        folder=tmp_path / "runs",
+        results=tmp_path / "results.jsonl",
+        picture=tmp_path / "picture",
+        settings=("batch=16",),
+    )
+    augmentation_study.main(options)
+    with np.load(tmp_path / "runs" / "prepared" / "plankton48.npz") as parts:
+        assert [len(parts[f"{part}_labels"]) for part in ("train", "val", "test")] == [56, 8, 16]
+        images = np.concatenate([parts[f"{part}_images"] for part in ("train", "val", "test")])
+    assert sorted(map(bytes, images)) == sorted(map(bytes, 255 - plankton["images"]))
+    results = read_rows(options.results, augmentation_study.Result)
+    assert [(r.network, r.images, r.seed) for r in results[:4]] == [
+        (n, i, 0) for i in (28, 56) for n in options.networks
+    ]
+    assert (
+        augmentation_study.table("plankton", results).splitlines()[0]
+        == "| plankton | parameters | 28 images | 56 images |"
+    )
+    monkeypatch.setattr(augmentation_study, "train", None)
+    augmentation_study.main(options)
+    assert read_rows(options.results, augmentation_study.Result) == results
+
+
+def test_networks_of_the_study_of_augmentation_are_equivariant_and_of_one_size() -> None:
+    sizes = []
+    for options in augmentation_study.NETWORKS.values():
+        model = ca.create_model(f"experiments.augmentation_study:network:{options}", num_classes=121, in_channels=1)
+        sizes.append(sum(p.numel() for p in model.parameters()))
+        if model.group.is_exact:
+            errors = ca.equivariance_error(model.double().eval(), torch.randn(2, 1, 16, 16).double(), model.group)
+            assert max(errors.values()) < 1e-12
+    assert max(sizes) < 1.15 * min(sizes)
 
 
 def test_the_study_of_upright_digits_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
