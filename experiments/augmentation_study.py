@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -46,6 +46,7 @@ NETWORKS = {
 }
 BASE = "plain"
 Data = Literal["plankton", "radio-galaxies"]
+Parts = dict[str, tuple[np.ndarray, np.ndarray]]  # images and labels of each split
 
 
 def network(
@@ -131,24 +132,16 @@ class Result:
     seconds: float
 
 
-def prepared(source: Path, folder: Path) -> Path:
-    """Return a file with bright plankton on black in three splits, 70, 10 and 20 % of each class in a fixed order."""
-    path = folder / "prepared" / "plankton48.npz"
+def prepared(options: Options, data: Data) -> Path:
+    """Return a file with the images, bright on black, in three splits in a random order, so that any part is mixed."""
+    path = options.folder / "prepared" / f"{data}.npz"
     if not path.is_file():
-        with np.load(source, allow_pickle=False) as file:
-            images, labels, classes = 255 - file["images"], file["labels"].astype(np.int64), file["classes"]
+        parts, classes = plankton(options.plankton) if data == "plankton" else galaxies()
         generator = np.random.default_rng(0)
-        order = generator.permutation(len(labels))
-        parts: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
-        for label in range(len(classes)):
-            members = order[labels[order] == label]
-            first, second = int(0.7 * len(members)), int(0.8 * len(members))
-            for name, part in zip(parts, np.split(members, [first, second]), strict=True):
-                parts[name].append(part)
-        arrays = {"classes": classes}
-        for name, members_of in parts.items():
-            index = generator.permutation(np.concatenate(members_of))
-            arrays |= {f"{name}_images": images[index], f"{name}_labels": labels[index]}
+        arrays: dict[str, Any] = {"classes": classes}
+        for name, (images, labels) in parts.items():
+            order = generator.permutation(len(labels))
+            arrays |= {f"{name}_images": images[order], f"{name}_labels": labels[order]}
         path.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
@@ -156,16 +149,37 @@ def prepared(source: Path, folder: Path) -> Path:
     return path
 
 
+def plankton(source: Path) -> tuple[Parts, np.ndarray]:
+    """Return 70, 10 and 20 % of each class in a fixed order, and the names of the classes."""
+    with np.load(source, allow_pickle=False) as file:
+        images, labels, classes = 255 - file["images"], file["labels"].astype(np.int64), file["classes"]
+    order = np.random.default_rng(0).permutation(len(labels))
+    members: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
+    for label in range(len(classes)):
+        own = order[labels[order] == label]
+        cuts = [int(0.7 * len(own)), int(0.8 * len(own))]
+        for name, part in zip(members, np.split(own, cuts), strict=True):
+            members[name].append(part)
+    indices = {name: np.concatenate(parts) for name, parts in members.items()}
+    return {name: (images[index], labels[index]) for name, index in indices.items()}, classes
+
+
+def galaxies() -> tuple[Parts, np.ndarray]:
+    """Return the official splits, whose images are sorted by class, and the names of the classes."""
+    data = ca.data.load_data("radio-galaxies")
+    splits = {"train": data.train, "val": data.valid, "test": data.test}
+    parts = {name: (split.images.numpy()[:, 0], split.labels.numpy()) for name, split in splits.items()}
+    return parts, np.array(data.classes)
+
+
 def recipe_for(options: Options, data: Data, share: float) -> Recipe:
     """Return the recipe with as many images as the share and as many epochs as the steps take."""
-    if data == "plankton":
-        name, size = str(prepared(options.plankton, options.folder)), []
-    else:
-        name, size = data, ["size=64"]
-    all_images = len(ca.data.load_data(name).train)
-    images = round(share * all_images)
-    fixed = ["augmentation=rotate,flips", "batch=64", "precision=auto", "equivariance_every=0", *size]
-    recipe = changed(get_recipe("house", data=name), [*fixed, *options.settings])
+    path = prepared(options, data)
+    images = round(share * len(ca.data.load_data(str(path)).train))
+    size = ["size=64"] if data == "radio-galaxies" else []
+    fixed = ["augmentation=rotate,flips", "batch=64", "precision=auto", "equivariance_every=0"]
+    unused = ["valid_images=100"]  # no epoch is chosen
+    recipe = changed(get_recipe("house", data=str(path)), [*fixed, *unused, *size, *options.settings])
     epochs = -(-options.steps // -(-images // recipe.batch))
     return changed(recipe, [f"epochs={epochs}", f"train_images={images}"])
 

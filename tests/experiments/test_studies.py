@@ -106,7 +106,7 @@ def test_the_study_of_augmentation_runs(tmp_path: Path, monkeypatch: pytest.Monk
         settings=("batch=16",),
     )
     augmentation_study.main(options)
-    with np.load(tmp_path / "runs" / "prepared" / "plankton48.npz") as parts:
+    with np.load(tmp_path / "runs" / "prepared" / "plankton.npz") as parts:
         assert [len(parts[f"{part}_labels"]) for part in ("train", "val", "test")] == [56, 8, 16]
         images = np.concatenate([parts[f"{part}_images"] for part in ("train", "val", "test")])
     assert sorted(map(bytes, images)) == sorted(map(bytes, 255 - plankton["images"]))
