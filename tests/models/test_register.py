@@ -159,3 +159,11 @@ def test_a_builder_must_return_a_network() -> None:
             ca.create_model("plain")
     finally:
         MODELS.remove("plain")
+
+
+def test_options_that_a_user_s_network_does_not_get_are_refused() -> None:
+    assert ca.create_model("tests.own_networks:segmenter:width=2", num_classes=3).num_classes == 3
+    with pytest.raises(ValueError, match=r"tests.own_networks:segmenter does not get the option group, .* symmetry"):
+        ca.create_model("tests.own_networks:segmenter:group=p4m")
+    with pytest.raises(ValueError, match="does not get the options attention, filters"):
+        ca.create_model("tests.own_networks:segmenter:attention=gate", filters="steerable")

@@ -12,6 +12,7 @@ from coattend.models.network import EquivariantNetwork, FeatureBackbone, ModelCo
 from coattend.models.options import parse_options
 from coattend.models.pretrained import load_pretrained
 from coattend.models.registry import build_network, model_entry, network_skeleton, register_user_model, split_name
+from coattend.models.user_network import check_user_options, split_address
 from coattend.nn.observe import multiply_adds
 
 MOST_MULTIPLY_ADDS = 4 * 10**9  # for one image; a copy with few channels is measured instead of a costlier network
@@ -47,7 +48,10 @@ def create_model(
     """
     register_user_model(name, trusted=True)
     entry = model_entry(name)
-    model = build_network(entry, {**parse_options(split_name(name)[1]), **options})
+    given = {**parse_options(split_name(name)[1]), **options}
+    if split_address(entry.name) is not None:
+        check_user_options(entry.name, given)
+    model = build_network(entry, given)
     if pretrained is not None and pretrained is not False:
         load_pretrained(model, entry.dataset if pretrained is True else pretrained)
     return FeatureBackbone(model) if features_only else model

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,17 @@ def builder_of(definition: Callable[..., Any], address: str) -> Callable[..., Us
     named = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options.values()]
     build.__signature__ = inspect.Signature([*fixed, *named])  # type: ignore[attr-defined]
     return build
+
+
+def check_user_options(address: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of the library's networks, which a function of the user's own does not get."""
+    ignored = sorted({*options} & (TAKEN - {"relative"}))
+    if ignored:
+        raise ValueError(
+            f"{address} does not get the {'options' if len(ignored) > 1 else 'option'} {', '.join(ignored)}, which the "
+            "networks of coattend have; give the function a parameter of another name, such as symmetry instead of "
+            "group."
+        )
 
 
 def builder_of_copies(module: nn.Module) -> Callable[..., UserNetwork]:
