@@ -3,6 +3,8 @@
 // The responses of a few lines are attended to while they are in the cache: in evaluation also normalised, in training
 // the statistics of what attention returns are found.
 
+#include "wide_vectors.h"
+
 #include "conv_tile.h"
 #include "norm.h"
 
@@ -13,11 +15,27 @@ struct ConvAttentionShape {
     ConvShape conv;
 };
 
-// Calls body(row, first column, attended numbers) for some rows of responses.
+// The rows of a line, neighbouring ones as one where vectors fill that, and those of all lines.
+RowShape rows_of_line(const ConvAttentionShape &shape) {
+    RowShape line = shape.norm.map;
+    line.rows = shape.conv.across();
+    return side_by_side(line);
+}
+RowShape rows_of_map(const ConvAttentionShape &shape) {
+    RowShape rows = rows_of_line(shape);
+    rows.rows *= shape.conv.images * shape.conv.down();
+    return rows;
+}
+
+// Calls body(first column, whether the vector is whole, its columns, calling) for all vectors of a line; calling(body)
+// calls body(row, attended numbers).
 template <int N, typename Body>
-INLINE void attend_rows(const float *x, const Factors<N> &a, const RowShape &s, int64_t rows, const Body &body) {
-    for (int64_t v = 0; v < s.outputs(); v += lanes)
-        for_rows<N, true>(x, a, s, {v, rows, lanes}, [&](int64_t r, vec n) { body(r, v, n); });
+INLINE void attend_line(const float *x, const Factors<N> &a, const RowShape &line, const Body &body) {
+    for_columns(line.outputs(), [&](auto whole, int64_t v, int count) {
+        body(v, whole, count, [&](const auto &with_row) {
+            for_rows<N, whole.value>(x, a, line, {v, line.rows, count}, with_row);
+        });
+    });
 }
 
 template <int N>
@@ -25,18 +43,22 @@ void normalize(const float *x, const float *bank, const float *bias, const float
                const float *shift, const float *mean, const float *variance, float *z,
                const ConvAttentionShape &shape) {
     const ConvShape &s = shape.conv;
-    const RowShape &map = shape.norm.map;
-    const Factors<N> a(matrices, map.channels, map);
-    const Affine affine(map, map.channels, weight, shift, mean, variance, shape.norm.eps);
+    const int64_t channels = shape.norm.map.channels;
+    const RowShape line = rows_of_line(shape);
+    const Factors<N> a(matrices, channels, line);
+    const Affine affine(line, channels, weight, shift, mean, variance, shape.norm.eps);
     const std::vector<float> filters = filters_of(bank, s);
     const vec lowest = vec{} + (shape.norm.relu ? 0.f : -INFINITY);
     Tiles(s).for_each(x, [&](ConvTile &tile, int64_t) {
         tile.convolve(filters.data(), bias);
         tile.for_lines([&](const float *responses, int64_t position) {
             float *to = z + position * s.columns;
-            attend_rows(responses, a, map, tile.across, [&](int64_t r, int64_t v, vec n) {
-                const vec h = n * load(&affine.scale[v]) + load(&affine.shift[v]);
-                store(to + r * s.columns + v, h < lowest ? lowest : h);
+            attend_line(responses, a, line, [&](int64_t v, auto whole, int count, const auto &for_rows) {
+                const vec scale = load(&affine.scale[v]), summand = load(&affine.shift[v]);
+                for_rows([&](int64_t r, vec n) {
+                    const vec h = n * scale + summand;
+                    put<whole.value>(to + r * line.outputs() + v, h < lowest ? lowest : h, count);
+                });
             });
         });
     });
@@ -47,21 +69,24 @@ template <int N>
 std::vector<float> first_means(const float *x, const float *filters, const float *bias, const Factors<N> &a,
                                const ConvAttentionShape &shape) {
     const ConvShape &s = shape.conv;
-    const RowShape &map = shape.norm.map;
+    const RowShape line = rows_of_line(shape);
+    const int64_t channels = shape.norm.map.channels;
     ConvTile tile(s);
     tile.take(x, Tiles(s).at(0));
     tile.convolve(filters, bias);
-    std::vector<double> sums(s.columns);
+    std::vector<double> sums(padded(line.outputs()));
     double rows = 0;
     tile.for_lines([&](const float *responses, int64_t) {
         rows += tile.across;
-        attend_rows(responses, a, map, tile.across, [&](int64_t, int64_t v, vec n) {
-            for (int lane = 0; lane < lanes; ++lane) sums[v + lane] += n[lane];
+        attend_line(responses, a, line, [&](int64_t v, auto, int, const auto &for_rows) {
+            for_rows([&](int64_t, vec n) {
+                for (int lane = 0; lane < lanes; ++lane) sums[v + lane] += n[lane];
+            });
         });
     });
-    std::vector<float> means(map.channels);
-    const std::vector<double> totals = per_channel(map, map.channels, sums.data());
-    for (int64_t c = 0; c < map.channels; ++c) means[c] = float(totals[c] / (rows * map.order));
+    std::vector<float> means(channels);
+    const std::vector<double> totals = per_channel(line, channels, sums.data());
+    for (int64_t c = 0; c < channels; ++c) means[c] = float(totals[c] / (rows * line.order));
     return means;
 }
 
@@ -70,36 +95,37 @@ template <int N>
 void find_statistics(const float *x, const float *bank, const float *bias, const float *matrices, float *y, float *z,
                      float *mean, float *variance, const ConvAttentionShape &shape) {
     const ConvShape &s = shape.conv;
-    const RowShape &map = shape.norm.map;
-    const Factors<N> a(matrices, map.channels, map);
+    const RowShape line = rows_of_line(shape);
+    const int64_t channels = shape.norm.map.channels, columns = line.outputs(), step = padded(columns);
+    const Factors<N> a(matrices, channels, line);
     const std::vector<float> filters = filters_of(bank, s);
-    const std::vector<float> pivot = first_means(x, filters.data(), bias, a, shape), pivots = per_column(map, pivot);
+    const std::vector<float> pivot = first_means(x, filters.data(), bias, a, shape), pivots = per_column(line, pivot);
     const Tiles tiles(s);
-    std::vector<float> parts(tiles.number * 2 * s.columns);
+    std::vector<float> parts(tiles.number * 2 * step);
     tiles.for_each(x, [&](ConvTile &tile, int64_t i) {
         tile.convolve(filters.data(), bias);
-        float *sums = &parts[i * 2 * s.columns], *squares = sums + s.columns;
+        float *sums = &parts[i * 2 * step], *squares = sums + step;
         tile.for_lines([&](const float *responses, int64_t position) {
             std::memcpy(y + position * s.columns, responses, tile.across * s.columns * sizeof(float));
             float *to = z + position * s.columns;
-            for (int64_t v = 0; v < s.columns; v += lanes) {
+            attend_line(responses, a, line, [&](int64_t v, auto whole, int count, const auto &for_rows) {
                 const vec center = load(&pivots[v]);
                 vec sum = load(sums + v), square = load(squares + v);
-                for_rows<N, true>(responses, a, map, {v, tile.across, lanes}, [&](int64_t r, vec n) {
-                    store(to + r * s.columns + v, n);
+                for_rows([&](int64_t r, vec n) {
+                    put<whole.value>(to + r * columns + v, n, count);
                     const vec d = n - center;
                     sum += d;
                     square += d * d;
                 });
                 store(sums + v, sum);
                 store(squares + v, square);
-            }
+            });
         });
     });
-    std::vector<double> total(2 * s.columns);
+    std::vector<double> total(2 * step);
     for (int64_t i = 0; i < tiles.number; ++i)
-        for (int64_t k = 0; k < 2 * s.columns; ++k) total[k] += parts[i * 2 * s.columns + k];
-    finish_statistics(map, map.channels, pivot, total.data(), &total[s.columns], mean, variance);
+        for (int64_t k = 0; k < 2 * step; ++k) total[k] += parts[i * 2 * step + k];
+    finish_statistics(rows_of_map(shape), channels, pivot, total.data(), &total[step], mean, variance);
 }
 
 }  // namespace

@@ -50,12 +50,37 @@ struct Lines {
     int64_t image, images, first, lines;
 };
 
-#ifdef __AVX512VL__
-constexpr int most_positions = 4, most_channels = 5;  // with 5 vectors at most 25 sums, in 32 registers
+// Convolutions take vectors of 64 bytes where the processor has them, whatever those of attention; the last one of a row
+// may be half a vector, since columns are a multiple of 8.
+typedef float octet __attribute__((vector_size(32)));
+#ifdef __AVX512F__
+typedef float wide __attribute__((vector_size(64)));
+constexpr int most_positions = 8, most_channels = 5, most_vectors = 3;  // at most 24 sums, in 32 registers
+
+template <bool half> INLINE wide load_wide(const float *from) {
+    return half ? (wide)_mm512_maskz_loadu_ps(0xff, from) : (wide)_mm512_loadu_ps(from);
+}
+template <bool half> INLINE void store_wide(float *to, wide v) {
+    half ? _mm512_mask_storeu_ps(to, 0xff, (__m512)v) : _mm512_storeu_ps(to, (__m512)v);
+}
+INLINE octet both_halves(wide v) {
+    const __m256d upper = _mm512_extractf64x4_pd(_mm512_castps_pd((__m512)v), 1);
+    return (octet)_mm512_castps512_ps256((__m512)v) + (octet)_mm256_castpd_ps(upper);
+}
 #else
-constexpr int most_positions = 2, most_channels = 2;
+typedef octet wide;
+constexpr int most_positions = 2, most_channels = 2, most_vectors = 5;
+
+template <bool half> INLINE wide load_wide(const float *from) {
+    wide v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+template <bool half> INLINE void store_wide(float *to, wide v) { std::memcpy(to, &v, sizeof v); }
+INLINE octet both_halves(wide v) { return v; }
 #endif
-constexpr int most_vectors = 5;
+constexpr int wide_lanes = sizeof(wide) / sizeof(float);
+constexpr int most_at_once = 4;  // positions whose gradients are added up together
 
 // Calls body(n as a constant), 1 <= n <= most.
 template <int most, typename Body> INLINE void with_constant(int64_t n, const Body &body) {
@@ -79,78 +104,90 @@ struct Steps {
     int64_t position, line;
 };
 
+// Calls body(n as a constant, whether the last one is half a vector, first column) for parts of n vectors.
+template <typename Body> INLINE void for_vectors(int64_t columns, const Body &body) {
+    const int64_t number = (columns + wide_lanes - 1) / wide_lanes;
+    in_parts<most_vectors>(number, [&](auto vectors, int64_t first) {
+        if (first + vectors == number && columns % wide_lanes)
+            body(vectors, std::true_type(), first * wide_lanes);
+        else
+            body(vectors, std::false_type(), first * wide_lanes);
+    });
+}
+
+template <int V, bool half> INLINE void load_all(const float *from, wide *to) {
+#pragma GCC unroll 8
+    for (int v = 0; v + 1 < V; ++v) to[v] = load_wide<false>(from + v * wide_lanes);
+    to[V - 1] = load_wide<half>(from + (V - 1) * wide_lanes);
+}
+template <int V, bool half> INLINE void store_all(float *to, const wide *from) {
+#pragma GCC unroll 8
+    for (int v = 0; v + 1 < V; ++v) store_wide<false>(to + v * wide_lanes, from[v]);
+    store_wide<half>(to + (V - 1) * wide_lanes, from[V - 1]);
+}
+
 // The responses of P positions in V vectors of columns to filters (tap, channel, columns), added to a bias per column.
-template <int P, int V>
+template <int P, int V, bool half>
 INLINE void convolve_positions(const float *x, Steps in, const float *filter, const float *bias, const ConvShape &s,
                                float *y) {
-    vec sum[P][V];
+    wide sum[P][V];
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p)
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sum[p][v] = load(bias + v * lanes);
+    for (int p = 0; p < P; ++p) load_all<V, half>(bias, sum[p]);
     for (int64_t i = 0; i < s.kernel; ++i)
         for (int64_t j = 0; j < s.kernel; ++j) {
             const float *from = x + i * in.line + j * in.position;
             for (int64_t c = 0; c < s.channels; ++c, filter += s.columns) {
-                vec weight[V];
-#pragma GCC unroll 8
-                for (int v = 0; v < V; ++v) weight[v] = load(filter + v * lanes);
+                wide weight[V];
+                load_all<V, half>(filter, weight);
 #pragma GCC unroll 8
                 for (int p = 0; p < P; ++p) {
-                    const vec value = from[p * in.position + c] - vec{};
+                    const wide value = from[p * in.position + c] - wide{};
 #pragma GCC unroll 8
                     for (int v = 0; v < V; ++v) sum[p][v] += value * weight[v];
                 }
             }
         }
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p)
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) store(y + p * s.columns + v * lanes, sum[p][v]);
+    for (int p = 0; p < P; ++p) store_all<V, half>(y + p * s.columns, sum[p]);
 }
 
 // Adds to the gradients of one tap of C channels in V vectors of columns.
-template <int C, int V>
+template <int C, int V, bool half>
 INLINE void add_tap_gradients(const float *x, Steps in, const float *up, Steps out, int64_t lines, int64_t across,
                               float *gradients, int64_t step) {
-    vec sum[C][V];
+    wide sum[C][V];
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c)
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sum[c][v] = load(gradients + c * step + v * lanes);
+    for (int c = 0; c < C; ++c) load_all<V, half>(gradients + c * step, sum[c]);
     for (int64_t y = 0; y < lines; ++y, x += in.line, up += out.line) {
         const float *from = x, *above = up;
         for (int64_t p = 0; p < across; ++p, from += in.position, above += out.position) {
-            vec value[V];
-#pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) value[v] = load(above + v * lanes);
+            wide value[V];
+            load_all<V, half>(above, value);
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c) {
-                const vec factor = from[c] - vec{};
+                const wide factor = from[c] - wide{};
 #pragma GCC unroll 8
                 for (int v = 0; v < V; ++v) sum[c][v] += factor * value[v];
             }
         }
     }
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c)
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) store(gradients + c * step + v * lanes, sum[c][v]);
+    for (int c = 0; c < C; ++c) store_all<V, half>(gradients + c * step, sum[c]);
 }
 
-// Lane i gets lane from[i] of a, or lane from[i] - lanes of b.
-template <int... from> INLINE vec gathered(vec a, vec b) {
+// Lane i gets lane from[i] of a, or lane from[i] - 8 of b.
+template <int... from> INLINE octet gathered(octet a, octet b) {
 #if defined(__clang__) || __GNUC__ >= 12
     return __builtin_shufflevector(a, b, from...);
 #else
-    return __builtin_shuffle(a, b, (bits){from...});
+    typedef int32_t numbers __attribute__((vector_size(32)));
+    return __builtin_shuffle(a, b, (numbers){from...});
 #endif
 }
 
 // The sums of four vectors, together with fewer permutations than one by one.
-INLINE void sums_of_lanes(const vec *v, float *sums) {
-    static_assert(lanes == 8, "the permutations below are of eight lanes");
-    vec half[2], quarter;
+INLINE void sums_of_lanes(const octet *v, float *sums) {
+    octet half[2], quarter;
     for (int i = 0; i < 2; ++i)
         half[i] = gathered<0, 1, 2, 3, 8, 9, 10, 11>(v[2 * i], v[2 * i + 1]) +
                   gathered<4, 5, 6, 7, 12, 13, 14, 15>(v[2 * i], v[2 * i + 1]);
@@ -165,29 +202,32 @@ INLINE void sums_of_lanes(const vec *v, float *sums) {
 template <int P, int C, typename Body>
 INLINE void image_gradients(const float *up, Steps out, const float *filter, int64_t first, int64_t last,
                             const ConvShape &s, const Body &body) {
-    vec sum[C][4] = {};
-    static_assert(P <= 4, "sums are added in fours");
-    const int64_t columns = s.columns;
+    wide sum[C][P] = {};
+    const int64_t columns = s.columns, whole = columns / wide_lanes * wide_lanes;
+    const auto add = [&](auto half, const float *above, const float *tap) __attribute__((always_inline)) {
+        wide value[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) value[p] = load_wide<half.value>(above + p * out.position);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            const wide weight = load_wide<half.value>(tap + c * columns);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) sum[c][p] += weight * value[p];
+        }
+    };
     for (int64_t i = first; i < last; ++i)
         for (int64_t j = 0; j < s.kernel; ++j) {
             const float *above = up - i * out.line - j * out.position;
             const float *tap = filter + (i * s.kernel + j) * s.channels * columns;
-            for (int64_t v = 0; v < columns; v += lanes) {
-                vec value[P];
-#pragma GCC unroll 8
-                for (int p = 0; p < P; ++p) value[p] = load(above + p * out.position + v);
-#pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) {
-                    const vec weight = load(tap + c * columns + v);
-#pragma GCC unroll 8
-                    for (int p = 0; p < P; ++p) sum[c][p] += weight * value[p];
-                }
-            }
+            for (int64_t v = 0; v < whole; v += wide_lanes) add(std::false_type(), above + v, tap + v);
+            if (whole < columns) add(std::true_type(), above + whole, tap + whole);
         }
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
-        float total[4];
-        sums_of_lanes(sum[c], total);
+        octet halves[most_at_once] = {};
+        float total[most_at_once];
+        for (int p = 0; p < P; ++p) halves[p] = both_halves(sum[c][p]);
+        sums_of_lanes(halves, total);
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) body(p, c, total[p]);
     }
@@ -198,6 +238,7 @@ struct ConvTile {
     const int64_t border = s.kernel - 1, across = s.across(), columns = s.columns;
     Lines at = {};
     std::vector<float> image, responses, gradients;  // (pose, image, line, position, channel or column)
+    const float *in_place = nullptr;
 
     ConvTile(const ConvShape &s) : s(s) {}
 
@@ -225,7 +266,11 @@ struct ConvTile {
     Steps in_steps() const { return {s.channels, (across + border) * s.channels}; }
     Steps out_steps() const { return {columns, (across + 2 * border) * columns}; }
     int64_t in_lines() const { return at.lines + border; }
-    float *read(int64_t h, int64_t m) { return &image[(h * at.images + m) * in_lines() * in_steps().line]; }
+    // What the lines of an image read. Lines of a map that is ordered as a tile are read where they are.
+    const float *read(int64_t h, int64_t m) const {
+        if (in_place) return in_place + ((at.image + m) * s.height + at.first) * in_steps().line;
+        return &image[(h * at.images + m) * in_lines() * in_steps().line];
+    }
     int64_t out_pose() const { return at.images * at.lines * out_steps().line; }
     int64_t out(int64_t h, int64_t m, int64_t y = 0) const {
         return h * out_pose() + (m * at.lines + y) * out_steps().line + border * columns;
@@ -235,6 +280,9 @@ struct ConvTile {
     void take(const float *x, Lines lines) {
         at = lines;
         const int64_t poses = s.poses, pose = at.images * in_lines() * in_steps().line;
+        responses.resize(poses * out_pose());
+        in_place = poses == 1 && s.padding == 0 ? x : nullptr;
+        if (in_place) return;
         image.assign(poses * pose, 0);
         const int64_t left = std::min(s.padding, across + border);
         const int64_t right = std::min(s.padding + s.width, across + border);
@@ -243,11 +291,20 @@ struct ConvTile {
                 const int64_t y = at.first + i - s.padding;
                 if (y < 0 || y >= s.height) continue;
                 const float *from = x + ((at.image + m) * s.height + y) * s.width * s.channels * poses;
-                float *to = read(0, m) + i * in_steps().line + left * s.channels;
-                for (int64_t n = 0; n < (right - left) * s.channels; ++n)
-                    for (int64_t h = 0; h < poses; ++h) to[h * pose + n] = from[n * poses + h];
+                float *to = &image[(m * in_lines() + i) * in_steps().line + left * s.channels];
+                switch (poses) {
+                    case 1: split<1>(from, (right - left) * s.channels, to, pose); break;
+                    case 2: split<2>(from, (right - left) * s.channels, to, pose); break;
+                    case 4: split<4>(from, (right - left) * s.channels, to, pose); break;
+                    default: split<8>(from, (right - left) * s.channels, to, pose);
+                }
             }
-        responses.resize(poses * out_pose());
+    }
+    // (number, pose) -> (pose, number), with a number of poses for which the compiler has vectors.
+    template <int poses>
+    static void split(const float *__restrict from, int64_t numbers, float *__restrict to, int64_t pose) {
+        for (int h = 0; h < poses; ++h)
+            for (int64_t n = 0; n < numbers; ++n) to[h * pose + n] = from[n * poses + h];
     }
 
     // filters (pose, tap, channel, column), bias (column)
@@ -255,12 +312,12 @@ struct ConvTile {
         for (int64_t h = 0; h < s.poses; ++h)
             for (int64_t m = 0; m < at.images; ++m)
                 for (int64_t y = 0; y < at.lines; ++y)
-                    in_parts<most_vectors>(columns / lanes, [&](auto vectors, int64_t v) {
+                    for_vectors(columns, [&](auto vectors, auto half, int64_t v) {
                         in_parts<most_positions>(across, [&](auto number, int64_t p) {
                             const float *from = read(h, m) + y * in_steps().line + p * s.channels;
-                            convolve_positions<number.value, vectors.value>(
-                                from, in_steps(), filters + h * s.filter() + v * lanes, bias + v * lanes, s,
-                                &responses[out(h, m, y) + p * columns + v * lanes]);
+                            convolve_positions<number.value, vectors.value, half.value>(
+                                from, in_steps(), filters + h * s.filter() + v, bias + v, s,
+                                &responses[out(h, m, y) + p * columns + v]);
                         });
                     });
     }
@@ -272,13 +329,13 @@ struct ConvTile {
         for (int64_t h = 0; h < s.poses; ++h)
             for (int64_t tap = 0; tap < s.taps(); ++tap)
                 in_parts<most_channels>(s.channels, [&](auto some, int64_t c) {
-                    in_parts<most_vectors>(columns / lanes, [&](auto vectors, int64_t v) {
+                    for_vectors(columns, [&](auto vectors, auto half, int64_t v) {
                         const int64_t offset = tap / s.kernel * in_steps().line + tap % s.kernel * s.channels + c;
-                        float *sums = filters + h * s.filter() + (tap * s.channels + c) * columns + v * lanes;
+                        float *sums = filters + h * s.filter() + (tap * s.channels + c) * columns + v;
                         for (int64_t m = 0; m < at.images; ++m)
-                            add_tap_gradients<some.value, vectors.value>(read(h, m) + offset, in_steps(),
-                                                                         &gradients[out(h, m) + v * lanes], out_steps(),
-                                                                         at.lines, across, sums, columns);
+                            add_tap_gradients<some.value, vectors.value, half.value>(
+                                read(h, m) + offset, in_steps(), &gradients[out(h, m) + v], out_steps(), at.lines,
+                                across, sums, columns);
                     });
                 });
     }
@@ -299,7 +356,7 @@ struct ConvTile {
         const int64_t first = std::max<int64_t>(0, i - at.lines + 1), last = std::min(s.kernel, i + 1);
         in_parts<most_channels>(s.channels, [&](auto some, int64_t c) {
             const float *filter = filters + h * s.filter() + c * columns;
-            in_parts<most_positions>(s.width, [&](auto number, int64_t p) {
+            in_parts<std::min(most_positions, most_at_once)>(s.width, [&](auto number, int64_t p) {
                 const float *up = gradients.data() + out(h, m) + i * out_steps().line + (p + s.padding) * columns;
                 float *to = line + (p * s.channels + c) * s.poses + h;
                 image_gradients<number.value, some.value>(up, out_steps(), filter, first, last, s,
