@@ -200,7 +200,9 @@ def table(data: Data, results: Sequence[Result]) -> str:
         if not seeds:
             return ""
         deltas = [errors[name, count, s] - errors[BASE, count, s] for s in seeds if (BASE, count, s) in errors]
-        against = f" ({over_seeds(deltas)})" if name != BASE and len(deltas) > 1 else ""
+        against = ""
+        if name != BASE and deltas:
+            against = f" ({over_seeds(deltas)})" if len(deltas) > 1 else f" ({deltas[0]:+.2f}, one seed)"
         return f"{statistics.fmean(errors[name, count, seed] for seed in seeds):.2f}{against}"
 
     for name in NETWORKS:
@@ -216,7 +218,7 @@ def figure(results: Sequence[Result]) -> Figure:
     names = sorted({result.data for result in results})
     with drawing(4.2 * len(names), 4.2) as drawn:
         for column, data in enumerate(names):
-            axes = drawn.add_axes(((column + 0.13) / len(names), 0.3, 0.82 / len(names), 0.62))
+            axes = drawn.add_axes(((column + 0.13) / len(names), 0.21, 0.82 / len(names), 0.71))
             for number, name in enumerate(NETWORKS):
                 own = [r for r in results if (r.data, r.network) == (data, name)]
                 counts = sorted({r.images for r in own})
@@ -260,7 +262,7 @@ def main(options: Options) -> None:
         for name in options.networks
     ]
     results = continued(options.results, Result, cases, lambda r: (r.data, r.seed, r.share, r.network), compute)
-    save(figure(results), options.picture)
+    save(figure(results), options.picture, (".png",))
     print("\n\n".join(table(data, results) for data in options.data))
 
 
