@@ -75,6 +75,7 @@ template <typename T> struct BatchFiltering {
             std::memcpy(to + (o * plane + y * stride + half + x) * images, sum[o], sizeof sum[o]);
     }
 
+    // Not inlined, like apply: among the passes of a gate its sums did not stay in registers.
     [[gnu::noinline]] void add_filter_gradients(const T *from, int64_t ins, const T *up, int64_t outs, T *gradients) const {
         const int64_t taps = ins * kernel * kernel * images;
         for (int64_t i = 0; i < ins; ++i)

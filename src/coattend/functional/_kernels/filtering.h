@@ -100,6 +100,7 @@ template <typename T> struct Filtering {
 
     // Adds to the gradients (outs, ins, k, k) of the filters, `count` sums each, given the padded planes that were
     // filtered and the gradients `up` of the filtered ones, padded as well: beyond the end of a line they are zero.
+    // Not inlined, like apply: among the passes of a gate its sums did not stay in registers.
     [[gnu::noinline]] void add_filter_gradients(const T *from, int64_t ins, const T *up, int64_t outs, T *gradients) const {
         const int64_t taps = ins * kernel * kernel * count;
         for (int64_t i = 0; i < ins; ++i)
