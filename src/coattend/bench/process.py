@@ -7,12 +7,15 @@ import sys
 
 import torch
 
+from coattend.functional import build_kernels
 from coattend.functional.layout import Format
 from coattend.train.memory import keep_freed_memory
 
 
 def prepare_process(threads: int = 2) -> None:
-    """Set the seed, the number of threads and the memory of this process for all measurements alike.
+    """Set the seed, the number of threads and the memory of this process for all measurements alike, build the kernels.
+
+    The kernels come first: which memory format ``"auto"`` stands for is measured when they are built.
 
     Freed memory is kept, as ``coattend train`` does; otherwise new pages of the system are a part of every figure that
     depends on the sizes of blocks and not on the networks.
@@ -20,6 +23,7 @@ def prepare_process(threads: int = 2) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(threads)
     keep_freed_memory()
+    build_kernels()
 
 
 def peak_resident(model: str, batch: int, size: int, format: Format = "auto") -> int:  # noqa: A002 (torch's name)

@@ -10,7 +10,9 @@ from coattend.functional._kernels import cpu, dynamic
 from coattend.functional.dynamic import ContextNorm, filter_formula, filter_gradients
 
 # Sizes of which nothing is a multiple of a vector or of the positions that are computed together.
-SIZES = {"e4": (2, 16, 16, 5), "odd": (2, 26, 5, 3), "constant": (1, 3, 0, 5), "many": (3, 27, 7, 7)}
+SIZES = {"e4": (2, 16, 16, 5), "odd": (2, 26, 5, 3), "many": (3, 27, 7, 7)}
+# Without hidden channels filters are constant. 9 is a kernel that the compiler does not know.
+SIZES |= {f"constant, {k}": (slices, 3 * slices, 0, k) for slices, k in ((2, 1), (2, 3), (1, 5), (3, 7), (5, 9))}
 KERNELS = pytest.mark.skipif(cpu.library() is None, reason="the kernels are not available")
 
 
@@ -49,7 +51,7 @@ def test_kernels_compute_the_formula(size: str, order: int, dtype: torch.dtype) 
         assert error(actual, expected) < tolerance
 
 
-@pytest.mark.parametrize("size", ["odd", "constant", "odd, norm"])
+@pytest.mark.parametrize("size", ["odd", "constant, 3", "odd, norm"])
 def test_the_written_gradients_are_those_of_autograd(size: str) -> None:
     inputs = [t.requires_grad_() for t in tensors(size.removesuffix(", norm"), 3)]
     of_norm = norm(inputs[1]) if size.endswith("norm") else None
@@ -81,18 +83,24 @@ def test_torch_accepts_the_operator() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_types_are_summed_in_float32(dtype: torch.dtype) -> None:
-    v, z, bank = tensors("e4", 4, dtype)
+@pytest.mark.parametrize("size", ["e4", "constant, 3", "constant, 9"])
+def test_narrow_types_are_summed_in_float32(size: str, dtype: torch.dtype) -> None:
+    v, z, bank = tensors(size, 4, dtype)
     y = torch.ops.coattend.filter_positions(v, z.float(), bank.float())
     assert y.dtype == dtype
     assert error(y, filter_formula(v.double(), z.double(), bank.double())) < 2 * torch.finfo(dtype).eps
-    gradients = torch.ops.coattend.filter_positions_backward(torch.ones_like(v), v, z.float(), bank.float())
-    assert [t.dtype for t in gradients[:3]] == [dtype, torch.float32, torch.float32]
+    grad = torch.randn_like(v)
+    gradients = torch.ops.coattend.filter_positions_backward(grad, v, z.float(), bank.float())[:3]
+    assert [t.dtype for t in gradients] == [dtype, torch.float32, torch.float32]
+    expected = filter_gradients(grad.double(), v.double(), z.double(), bank.double())
+    for actual, other in zip(gradients, expected, strict=False):
+        assert error(actual, other) < 2 * torch.finfo(actual.dtype).eps
 
 
 @KERNELS
-def test_results_depend_neither_on_threads_nor_on_strides() -> None:
-    v, z, bank = tensors("e4", 4, torch.float32)
+@pytest.mark.parametrize("size", ["e4", "constant, 3"])
+def test_results_depend_neither_on_threads_nor_on_strides(size: str) -> None:
+    v, z, bank = tensors(size, 4, torch.float32)
     by_position = [t.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2) for t in (v, z)]
     results = []
     for threads in (1, 2):

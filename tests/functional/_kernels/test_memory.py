@@ -240,6 +240,21 @@ def test_filter_positions(way: Way, dtype: torch.dtype) -> None:
 
 @EVERY_TYPE
 @EVERY_WAY
+def test_constant_filters(way: Way, dtype: torch.dtype) -> None:
+    for order in ORDERS:
+        for channels, slices, k, size in ((3, 1, 3, (2, 5)), (6, 2, 1, (1, 1)), (2, 2, 7, (5, 4)), (5, 1, 9, (3, 1))):
+            v, bank = torch.randn(2, channels, order, *size), torch.randn(1, slices, k * k, order)
+            check(
+                lambda v, bank: OPS.filter_positions(v, v.detach()[:, :0], bank),
+                lambda v, bank: filter_formula(v, v[:, :0], bank),
+                (v, bank),
+                way,
+                dtype,
+            )
+
+
+@EVERY_TYPE
+@EVERY_WAY
 def test_group_gate(way: Way, dtype: torch.dtype) -> None:
     turned = 1 if way is expanded else 3  # equal filters respond equally but for rounding, which decides the maximum
     for order in ORDERS:

@@ -32,6 +32,7 @@ FUNCTIONS = (
     *(f"coattend_{step}ward_{name}" for step in ("for", "back", "pool_for", "pool_back") for name in TYPES.values()),
     *(f"coattend_{name}_{dtype}" for name in ROW_FUNCTIONS for dtype in ("float", "bfloat16")),
     *(f"coattend_slice_conv_{step}ward_float" for step in ("for", "back")),
+    *(f"coattend_constant_{step}ward_{dtype}" for step in ("for", "back") for dtype in ("float", "bfloat16")),
     *(f"coattend_conv_{name}_float" for name in ("attention", "statistics")),
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coattend.functional._kernels import cpu
+from coattend.functional._kernels import constant_filters, cpu
 from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
 from coattend.functional.checks import MAP, check_gradient, check_one_device, check_tensor
 from coattend.functional.dynamic import ContextNorm, filter_formula, filter_gradients
@@ -34,6 +34,8 @@ def filter_positions(
 ) -> Tensor:
     """Filter each position: see :func:`coattend.functional.dynamic.filter_positions`; weight, bias, eps: the norm."""
     _check("filter_positions", v, z, bank, weight, bias)
+    if z.shape[1] == 0 and constant_filters.supports(v):
+        return constant_filters.filter_planes(_by_position(v, v.dtype), bank[0]).permute(0, 3, 4, 1, 2)
     if not _is_supported(v):
         return _channels_last(filter_formula(v, z, bank, _norm(weight, bias, eps)))
     dtype = _computed_in(v)
@@ -56,6 +58,8 @@ def filter_positions_backward(
     """Return the gradients of :func:`filter_positions` for v, z, bank, weight and bias; two may be empty."""
     _check("filter_positions_backward", v, z, bank, weight, bias)
     check_gradient("filter_positions_backward", grad, v.shape, v)
+    if z.shape[1] == 0 and constant_filters.supports(v):
+        return _constant_gradients(grad, v, z, bank, weight, bias)
     if not _is_supported(v):
         grad_v, grad_z, *others = filter_gradients(grad, v, z, bank, _norm(weight, bias, eps))
         grad_bank, grad_weight, grad_bias = (t.contiguous() for t in others)
@@ -72,6 +76,15 @@ def filter_positions_backward(
     )
     grads = (g.to(t.dtype).permute(0, 3, 4, 1, 2) for g, t in ((grad_v, v), (grad_z, z)))
     return *grads, grad_bank, grad_weight, grad_bias  # type: ignore[return-value]
+
+
+def _constant_gradients(
+    grad: Tensor, v: Tensor, z: Tensor, bank: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    up, planes = (_by_position(t, v.dtype) for t in (grad, v))
+    grad_v, grad_filters = constant_filters.filter_planes_backward(up, planes, bank[0])
+    of_norm = (z.new_empty(0) if t is None else torch.zeros_like(t) for t in (weight, bias))  # of no channels
+    return grad_v.permute(0, 3, 4, 1, 2), torch.empty_like(z), grad_filters[None].contiguous(), *of_norm  # type: ignore[return-value]
 
 
 def _run(
