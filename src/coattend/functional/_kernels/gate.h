@@ -65,22 +65,24 @@ template <typename T, typename X, int N> struct Gate {
         if constexpr (N == 1) {
             return wide{} + v[0];
         } else {
-            return wide{v[I % N]...};
+            return __builtin_shufflevector(v, v, int(I % N)...);
         }
     }
     INLINE static Both repeated(narrow v) { return {repeated(v, std::make_index_sequence<W>()), v}; }
-    template <size_t... I> INLINE static narrow part(wide v, int from, std::index_sequence<I...>) {
+    template <int from, size_t... I> INLINE static narrow part(wide v, std::index_sequence<I...>) {
         if constexpr (N == 1) {
             return narrow{} + v[from];
         } else {
-            return narrow{v[from + I]...};
+            return __builtin_shufflevector(v, v, int(from + I)...);
         }
     }
+    template <typename F, int from = 0> INLINE static narrow with_parts(narrow n, wide w, const F &function) {
+        n = function(n, part<from>(w, std::make_index_sequence<N>()));
+        if constexpr (from + N < W) n = with_parts<F, from + N>(n, w, function);
+        return n;
+    }
     template <typename F> INLINE narrow combined(Both both, const F &function) const {
-        if (row < W) return both.n;
-#pragma GCC unroll 16
-        for (int i = 0; i < W; i += N) both.n = function(both.n, part(both.w, i, std::make_index_sequence<N>()));
-        return both.n;
+        return row < W ? both.n : with_parts(both.n, both.w, function);
     }
 
     template <typename Y> INLINE static wide get(Wide, const Y *from) { return load_as<T, W>(from); }
@@ -93,11 +95,13 @@ template <typename T, typename X, int N> struct Gate {
 
     // Calls body(the kind of a vector, its first column) for all vectors of a row.
     template <typename F> INLINE void over_row(const F &body) const {
+        const int64_t columns = row;  // the compiler would read it again after every store
         int64_t v = 0;
-        for (; v + W <= row; v += W) body(Wide{}, v);
-        for (; v < row; v += N) body(Narrow{}, v);
+        for (; v + W <= columns; v += W) body(Wide{}, v);
+        for (; v < columns; v += N) body(Narrow{}, v);
     }
 
+    // Here and in `reduce` the maximum may lose a NaN: the mean keeps it, which makes the same numbers NaN.
     void pool(const X *x, T *statistics) const {
         T *sum = statistics, *top = sum + row, *ties = top + row;
         for (int64_t i = 0; i < row; ++i) sum[i] = ties[i] = 0, top[i] = -std::numeric_limits<T>::infinity();
@@ -105,8 +109,8 @@ template <typename T, typename X, int N> struct Gate {
             over_row([&](auto kind, int64_t i) {
                 const auto v = get(kind, x + i), before = get(kind, top + i), number = get(kind, ties + i);
                 put(kind, sum + i, get(kind, sum + i) + v);
-                put(kind, ties + i, v > before ? equal(v, v) : number + equal(v, before));
-                put(kind, top + i, maximum(before, v));
+                put(kind, ties + i, v > before ? typename decltype(kind)::vec{} + T(1) : number + equal(v, before));
+                put(kind, top + i, larger_of(before, v));
             });
         for (int64_t i = 0; i < row; ++i) sum[i] /= positions;
     }
@@ -162,10 +166,10 @@ template <typename T, typename X, int N> struct Gate {
             over_row([&](auto kind, int64_t i) {
                 const auto v = get(kind, alpha + i) * get(kind, x + i);
                 sum.of(kind) += v;
-                top.of(kind) = maximum(top.of(kind), v);
+                top.of(kind) = larger_of(top.of(kind), v);
             });
             store_as<N>(maps, combined(sum, [](narrow a, narrow b) { return a + b; }) / T(s.channels));
-            store_as<N>(maps + N, combined(top, [](narrow a, narrow b) { return maximum(a, b); }));
+            store_as<N>(maps + N, combined(top, [](narrow a, narrow b) { return larger_of(a, b); }));
         }
     }
 

@@ -3,14 +3,16 @@
 // Each row of the gradient of the result, the numbers of all planes at a position, is multiplied by the filters, which
 // gives what the position adds to each tap of its window. Libraries compute blocks of 16 channels, of which 15 do not exist.
 
+#include "wide_vectors.h"
+
 #include "rows.h"
 
 namespace {
 
 struct ImageShape {
     int64_t batch, height, width, planes, kernel, stride, padding, dilation, threads;
+    int64_t taps;  // of a filter, with zeros up to whole vectors
 
-    int64_t taps() const { return padded(kernel * kernel); }
     // The image with its padding, which gets a gradient too, and is then left out.
     int64_t line() const { return width + 2 * padding; }
     int64_t lines() const { return height + 2 * padding; }
@@ -20,7 +22,7 @@ struct ImageShape {
 // K rows times filters (planes, taps): the first vector of taps of each row.
 template <int K, typename X> INLINE void products(const X *rows, const float *filters, const ImageShape &s, vec *sum) {
     for (int k = 0; k < K; ++k) sum[k] = vec{};
-    for (int64_t c = 0; c < s.planes; ++c, filters += s.taps()) {
+    for (int64_t c = 0; c < s.planes; ++c, filters += s.taps) {
         const vec weights = load(filters);
         for (int k = 0; k < K; ++k) sum[k] += weights * number(rows[k * s.planes + c]);
     }
@@ -34,7 +36,7 @@ INLINE void add_window(const float *taps, const ImageShape &s, float *window) {
 
 template <typename X> void image_gradient(const X *dy, const float *filters, float *dx, const ImageShape &s) {
     constexpr int K = 8;
-    const int64_t across = s.across(s.width), down = s.across(s.height), taps = s.taps();
+    const int64_t across = s.across(s.width), down = s.across(s.height), taps = s.taps;
 #pragma omp parallel num_threads(s.threads)
     {
         std::vector<float> image(s.line() * s.lines()), found(K * taps);

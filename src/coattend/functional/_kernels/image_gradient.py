@@ -14,14 +14,15 @@ from coattend.functional._kernels.library import LIBRARY, define
 from coattend.functional.checks import check_one_device, check_tensor
 
 TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
+MOST_LANES = 16  # of a vector of any processor
 
 
 class Shape(ctypes.Structure):
     """``ImageShape`` of image_gradient.cpp, field by field."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_int64)
-        for name in ("batch", "height", "width", "planes", "kernel", "stride", "padding", "dilation", "threads")
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("batch", "height", "width", "planes", "kernel", "stride", "padding")),
+        *((name, ctypes.c_int64) for name in ("dilation", "threads", "taps")),
     )
 
 
@@ -42,13 +43,13 @@ def image_gradient(
         by_tap = weight.flatten(1).T @ grad.flatten(2)
         return F.fold(by_tap, (height, width), weight.shape[-2:], dilation, padding, stride)
     rows = grad.permute(0, 2, 3, 1).contiguous()  # without a copy in channels-last format
-    taps = weight[0].numel()
-    filters = F.pad(weight.float().flatten(1), (0, -taps % 8)).contiguous()  # whole vectors of the kernel
+    filters = F.pad(weight.float().flatten(1), (0, -weight[0].numel() % MOST_LANES)).contiguous()
     images = torch.empty(len(grad), 1, height, width, dtype=torch.float32)
-    sizes = len(grad), height, width, len(weight), weight.shape[-1], stride, padding, dilation, torch.get_num_threads()
+    geometry = len(grad), height, width, len(weight), weight.shape[-1], stride, padding, dilation
+    shape = Shape(*geometry, torch.get_num_threads(), filters.shape[1])
     function = getattr(cpu.library(), f"coattend_image_gradient_{TYPES[grad.dtype]}")
     addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (rows, filters, images))
-    function(*addresses, ctypes.byref(Shape(*sizes)))
+    function(*addresses, ctypes.byref(shape))
     return images.to(grad.dtype)
 
 

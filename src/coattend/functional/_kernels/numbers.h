@@ -41,4 +41,15 @@ template <int count, typename V> INLINE void store_as(bfloat16 *to, V v) {
     }
 }
 
+// The larger of each pair of numbers, the second one if either is NaN. Compilers make a comparison and a choice of this
+// unless it is a known instruction.
+template <typename V> INLINE V larger_of(V a, V b) {
+    constexpr bool is_float = std::is_same_v<decltype(a[0] + 0), float>;
+#ifdef __AVX__
+    if constexpr (is_float && sizeof(V) == 16) return (V)_mm_max_ps((__m128)a, (__m128)b);
+    if constexpr (is_float && sizeof(V) == 32) return (V)_mm256_max_ps((__m256)a, (__m256)b);
+#endif
+    return a > b ? a : b;
+}
+
 }  // namespace
