@@ -11,6 +11,7 @@ from torch import Tensor
 
 import coattend as ca
 from coattend import functional as F
+from coattend.functional.layout import Format, memory_format
 from coattend.functional.planes import OneChannelConv2d
 from tests import oracles
 
@@ -121,17 +122,23 @@ def test_gradients_of_images_with_one_channel(stride: int, padding: int, dilatio
     assert torch.autograd.gradgradcheck(convolve, tensors)
 
 
+@pytest.mark.parametrize("of_images", [True, False])
+@pytest.mark.parametrize("layout", ["planes", "channels_last"])
 @pytest.mark.parametrize("precision", ["float32", "autocast"])
-def test_one_channel_is_convolved_as_several_are(precision: str) -> None:
+def test_one_channel_is_convolved_as_several_are(precision: str, layout: Format, of_images: bool) -> None:
     conv = ca.nn.LiftingConv2d(1, 3, 3, "p4", padding=1).float()
-    x = torch.randn(2, 1, 6, 6, dtype=torch.float32, requires_grad=True)
+    x = torch.randn(2, 1, 6, 6, dtype=torch.float32, requires_grad=of_images)
     weight, bias = conv.filters(), conv.expanded_bias()
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
-        y, expected = conv(x), torch.conv2d(x, weight, bias, padding=1)
+        with memory_format(layout):
+            y = conv(x)
+        expected = torch.conv2d(x, weight, bias, padding=1)
     assert "OneChannel" in str(y.grad_fn.next_functions[0][0].name())
     assert y.dtype == expected.dtype
     torch.testing.assert_close(y.flatten(1, 2), expected)
-    ours, theirs = (torch.autograd.grad(out.sum(), [x, conv.weight], retain_graph=True) for out in (y, expected))
+    leaves = [x, conv.weight, conv.bias] if of_images else [conv.weight, conv.bias]
+    up = torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad(out.reshape(up.shape), leaves, up, retain_graph=True) for out in (y, expected))
     tolerance = {"rtol": 0.02, "atol": 0.05} if precision == "autocast" else {"rtol": 1e-5, "atol": 1e-5}
     for a, b in zip(ours, theirs, strict=True):
         assert a.dtype == b.dtype

@@ -13,7 +13,7 @@ from coattend.functional.attention import attend_formula
 from coattend.functional.dispatch import decomposes, is_eager
 from coattend.functional.geometry import Geometry
 from coattend.functional.layout import TYPES, folded, is_channels_last
-from coattend.functional.planes import bank_channels_last, has_slow_image_gradient, stays_in_cache
+from coattend.functional.planes import bank_channels_last, conv2d_gradients, stays_in_cache
 
 FUSED_ORDERS = (2, 4, 8)
 
@@ -74,7 +74,7 @@ def attention_joins(
 
     ``parameters``: all tensors that it takes besides x.
     """
-    if not (order in FUSED_ORDERS and x.numel() > 0 and is_eager(x)) or (x.ndim == 4 and has_slow_image_gradient(x)):
+    if not (order in FUSED_ORDERS and x.numel() > 0 and is_eager(x)):
         return False
     if any(tensor is not None and tensor.dtype != torch.float32 for tensor in parameters):
         return False
@@ -162,9 +162,8 @@ class ConvolutionAndNorm(torch.autograd.Function):
             grad, y, z, matrix, weight, bias, mean, variance, True, ctx.eps, ctx.relu
         )
         needed = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], conv_bias is not None and ctx.needs_input_grad[2]]
-        pairs = [1, 1], [ctx.padding] * 2, [1, 1]
-        grad_x, grad_bank, grad_conv_bias = torch.ops.aten.convolution_backward(
-            folded(grad_y), folded(x), bank_channels_last(bank), [len(bank)], *pairs, False, [0, 0], 1, needed
+        grad_x, grad_bank, grad_conv_bias = conv2d_gradients(
+            folded(grad_y), folded(x), bank_channels_last(bank), 1, ctx.padding, 1, needed
         )
         grad_x = None if grad_x is None else grad_x.unflatten(1, x.shape[1:-2])
         parameters = (None if t is None else g for t, g in ((weight, grad_weight), (bias, grad_bias)))

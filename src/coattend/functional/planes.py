@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ def planes_conv2d(
 ) -> Tensor:
     """Apply ``conv2d`` to the planes of an image or a map; the result is a map with ``poses``, else an image."""
     planes = folded(x)
-    if has_slow_image_gradient(planes):
+    if has_slow_gradients(planes, weight):
         if autocasts(planes):
             dtype = torch.get_autocast_dtype(planes.device.type)
             planes, weight, bias = planes.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -48,17 +48,17 @@ def planes_conv2d(
     return y if poses is None else y.unflatten(1, (-1, poses))
 
 
-def has_slow_image_gradient(x: Tensor) -> bool:
-    """Return whether :class:`OneChannelConv2d` has the faster gradient: images of one channel on CPUs that need one."""
-    if x.shape[1] != 1 or not x.requires_grad or not torch.is_grad_enabled():
+def has_slow_gradients(x: Tensor, weight: Tensor) -> bool:
+    """Return whether :class:`OneChannelConv2d` has the faster gradients: images of one channel on CPUs."""
+    if x.shape[1] != 1 or not (x.requires_grad or weight.requires_grad) or not torch.is_grad_enabled():
         return False
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and is_eager(x)
 
 
 class OneChannelConv2d(torch.autograd.Function):
-    """``conv2d`` of images with one channel, whose gradient with respect to the image has a kernel of its own.
+    """``conv2d`` of images with one channel, whose gradients have kernels of their own.
 
-    Libraries compute it for blocks of 16 channels of the image, of which 15 do not exist.
+    Libraries compute them for blocks of 16 channels of the image, of which 15 do not exist.
     """
 
     @staticmethod
@@ -74,14 +74,36 @@ class OneChannelConv2d(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients, by operations that can be differentiated again."""
         x, weight = ctx.saved_tensors
+        needed = [*ctx.needs_input_grad[:2], ctx.has_bias and ctx.needs_input_grad[2]]
         stride, padding, dilation = ctx.geometry
-        needed = [False, ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2]]
-        pairs = [stride] * 2, [padding] * 2, [dilation] * 2
-        _, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
-            grad, x, weight, [len(weight)], *pairs, False, [0, 0], 1, needed
-        )
-        grad_x = torch.ops.coattend.image_gradient(grad, weight, *x.shape[-2:], *ctx.geometry)
-        return grad_x, grad_weight, grad_bias, None, None, None
+        return *conv2d_gradients(grad, x, weight, stride, padding, dilation, needed), None, None, None
+
+
+def conv2d_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, dilation: int, needed: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the needed gradients of ``conv2d`` for x, the weight and the bias, which can be differentiated again.
+
+    Those for images of one channel have kernels, that for filters if the result is in channels-last format.
+    """
+    of_x, *of_filters = needed
+    has_one_channel = x.shape[1] == 1 and x.device.type == "cpu"
+    grad_x = grad_weight = grad_bias = None
+    if has_one_channel and of_x:
+        grad_x = torch.ops.coattend.image_gradient(grad, weight, *x.shape[-2:], stride, padding, dilation)
+    if not any(of_filters) and (has_one_channel or not of_x):
+        return grad_x, None, None
+    is_by_position = grad.permute(0, 2, 3, 1).is_contiguous() and grad.dtype in (torch.float32, torch.bfloat16)
+    if has_one_channel and is_by_position and not torch.is_grad_enabled():
+        gradients = torch.ops.coattend.image_filter_gradients(grad, x, weight, stride, padding, dilation)
+        grad_weight, grad_bias = (g if is_needed else None for g, is_needed in zip(gradients, of_filters, strict=True))
+        return grad_x, grad_weight, grad_bias
+    pairs = [stride] * 2, [padding] * 2, [dilation] * 2
+    others = [of_x and not has_one_channel, *of_filters]
+    found, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
+        grad, x, weight, [len(weight)], *pairs, False, [0, 0], 1, others
+    )
+    return grad_x if has_one_channel else found, grad_weight, grad_bias
 
 
 def convolve_planes(

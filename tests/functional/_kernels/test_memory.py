@@ -312,6 +312,25 @@ def test_image_gradient(stride: int, padding: int, dilation: int, k: int, way: W
 
 @EVERY_TYPE
 @EVERY_WAY
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "k"),
+    [(1, 0, 1, 1), (1, 0, 1, 3), (2, 1, 1, 3), (1, 2, 2, 3), (3, 5, 1, 5), (1, 4, 1, 9), (1, 3, 1, 7), (2, 1, 2, 2)],
+)
+def test_image_filter_gradients(stride: int, padding: int, dilation: int, k: int, way: Way, dtype: torch.dtype) -> None:
+    geometry = stride, padding, dilation
+    for planes_, size in ((1, (5, 5)), (11, (7, 22)), (16, (5, 6)), (40, (6, 5))):
+        images, weight = torch.randn(3, 1, *size), torch.zeros(planes_, 1, k, k)
+        grad = torch.randn(torch.conv2d(images, weight, None, *geometry).shape)
+        grad, images = way(grad.to(dtype)), way(images.to(dtype))
+        ours = OPS.image_filter_gradients(grad, images, weight.to(dtype), *geometry)
+        exact = torch.nn.grad.conv2d_weight(images.double(), weight.shape, grad.double(), *geometry)
+        for mine, other in zip(ours, (exact, grad.double().sum((0, 2, 3))), strict=True):
+            assert mine.dtype == dtype
+            assert_near(mine, other)
+
+
+@EVERY_TYPE
+@EVERY_WAY
 def test_pose_self_attention(way: Way, dtype: torch.dtype) -> None:
     for order in ORDERS:
         for positions, heads, width in ((1, 1, 1), (5, 2, 3), (259, 1, 2)):

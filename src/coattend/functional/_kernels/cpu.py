@@ -26,6 +26,7 @@ ROW_FUNCTIONS = (
     "drop",
     "reorder",
     "image_gradient",
+    "image_filters",
 )
 FUNCTIONS = (
     "coattend_largest_order",

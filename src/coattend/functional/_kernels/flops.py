@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
+from coattend.functional._kernels import image_gradient as _image_gradient  # noqa: F401  registers them
 from coattend.functional._kernels import slice_convolution as _slice_convolution  # noqa: F401  registers it
 
 OPERATORS = torch.ops.coattend
@@ -36,6 +37,22 @@ def convolution(x: Sequence[int], weight: Sequence[int], *rest: Any, out_shape: 
 def convolution_backward(grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *rest: Any, **named: Any) -> int:
     """Count the gradients of x and of the weight."""
     return 2 * conv_flop_count(_planes(x), list(weight), _planes(grad))
+
+
+@register_flop_formula(OPERATORS.image_gradient)
+def image_gradient(
+    grad: Sequence[int], weight: Sequence[int], height: int, width: int, *rest: Any, **named: Any
+) -> int:
+    """Count the gradient of images of one channel."""
+    return conv_flop_count([grad[0], 1, height, width], list(weight), list(grad))
+
+
+@register_flop_formula(OPERATORS.image_filter_gradients)
+def image_filter_gradients(
+    grad: Sequence[int], images: Sequence[int], weight: Sequence[int], *rest: Any, **named: Any
+) -> int:
+    """Count the gradient of the filters."""
+    return conv_flop_count(list(images), list(weight), list(grad))
 
 
 @register_flop_formula(OPERATORS.slice_convolution)

@@ -1,7 +1,8 @@
-// The gradient of a convolution with respect to images of one channel.
+// The gradients of a convolution of images of one channel, with respect to the images and to the filters.
 //
 // Each row of the gradient of the result, the numbers of all planes at a position, is multiplied by the filters, which
-// gives what the position adds to each tap of its window. Libraries compute blocks of 16 channels, of which 15 do not exist.
+// gives what the position adds to each tap of its window; multiplied by each number of the window, it is what the position
+// adds to the gradient of that tap. Libraries compute blocks of 16 channels, of which 15 do not exist.
 
 #include "wide_vectors.h"
 
@@ -65,9 +66,98 @@ template <typename X> void image_gradient(const X *dy, const float *filters, flo
     }
 }
 
+// Sums for a vector of planes, `taps` vectors: R x C taps at a time stay in registers over a line.
+template <typename X> struct FilterGradients {
+#ifdef __AVX512F__
+    static constexpr int most = 25;
+#else
+    static constexpr int most = 10;
+#endif
+
+    const ImageShape &s;
+    const int64_t across = s.across(s.width), down = s.across(s.height), vectors = padded(s.planes) / lanes;
+
+    // The first plane of a vector. The last vector overlaps the one before, and its first sums are left out.
+    int64_t first(int64_t v) const { return std::max<int64_t>(0, std::min(v * lanes, s.planes - lanes)); }
+
+    template <bool whole, int R, int C> INLINE void some_taps(const X *rows, const float *window, vec *sums) const {
+        vec sum[R][C];
+        for (int i = 0; i < R; ++i) std::memcpy(sum[i], sums + i * s.kernel, sizeof sum[i]);
+        for (int64_t x = 0; x < across; ++x, rows += s.planes, window += s.stride) {
+            const vec above = get<whole>(rows, int(s.planes));
+#pragma GCC unroll 8
+            for (int i = 0; i < R; ++i)
+#pragma GCC unroll 8
+                for (int j = 0; j < C; ++j) sum[i][j] += above * window[(i * s.line() + j) * s.dilation];
+        }
+        for (int i = 0; i < R; ++i) std::memcpy(sums + i * s.kernel, sum[i], sizeof sum[i]);
+    }
+
+    template <bool whole, int K> INLINE void all_taps(const X *rows, const float *window, vec *sums) const {
+        constexpr int C = K ? K : 1, R = K ? std::min(K, most / K) : 1;
+        const int64_t k = K ? K : s.kernel;
+        int64_t i = 0;
+        for (; i + R <= k; i += R)
+            for (int64_t j = 0; j < k; j += C)
+                some_taps<whole, R, C>(rows, window + (i * s.line() + j) * s.dilation, sums + i * k + j);
+        for (; i < k; ++i)
+            for (int64_t j = 0; j < k; j += C)
+                some_taps<whole, 1, C>(rows, window + (i * s.line() + j) * s.dilation, sums + i * k + j);
+    }
+
+    template <bool whole> INLINE void line(const X *rows, const float *window, vec *sums) const {
+        vec of_bias = sums[s.kernel * s.kernel];
+        for (int64_t x = 0; x < across; ++x) of_bias += get<whole>(rows + x * s.planes, int(s.planes));
+        sums[s.kernel * s.kernel] = of_bias;
+        switch (s.kernel) {  // the kernels that are known to the compiler are faster
+            case 3: return all_taps<whole, 3>(rows, window, sums);
+            case 5: return all_taps<whole, 5>(rows, window, sums);
+            case 7: return all_taps<whole, 7>(rows, window, sums);
+            default: return all_taps<whole, 0>(rows, window, sums);
+        }
+    }
+
+    // results (batch, taps + 1, planes): the caller sums over the batch, so that they do not depend on the number of
+    // threads. The last of each image is the gradient of the bias.
+    void run(const X *dy, const float *images, float *results) const {
+        const int64_t sums = s.kernel * s.kernel + 1;
+#pragma omp parallel num_threads(s.threads)
+        {
+            std::vector<float> image(s.line() * s.lines());
+            std::vector<vec> found(vectors * sums);
+#pragma omp for
+            for (int64_t b = 0; b < s.batch; ++b) {
+                std::fill(found.begin(), found.end(), vec{});
+                for (int64_t y = 0; y < s.height; ++y)
+                    std::memcpy(&image[(y + s.padding) * s.line() + s.padding], images + (b * s.height + y) * s.width,
+                                s.width * sizeof(float));
+                for (int64_t y = 0; y < down; ++y)
+                    for (int64_t v = 0; v < vectors; ++v) {
+                        const X *rows = dy + (b * down + y) * across * s.planes + first(v);
+                        const float *window = &image[y * s.stride * s.line()];
+                        if (s.planes < lanes)
+                            line<false>(rows, window, &found[v * sums]);
+                        else
+                            line<true>(rows, window, &found[v * sums]);
+                    }
+                for (int64_t v = 0; v < vectors; ++v)
+                    for (int64_t i = 0; i < sums; ++i)
+                        for (int64_t c = v * lanes; c < std::min((v + 1) * lanes, s.planes); ++c)
+                            results[(b * sums + i) * s.planes + c] = found[v * sums + i][c - first(v)];
+            }
+        }
+    }
+};
+
 }  // namespace
 
 extern "C" {
+void coattend_image_filters_float(const float *dy, const float *images, float *results, const ImageShape *s) {
+    FilterGradients<float>{*s}.run(dy, images, results);
+}
+void coattend_image_filters_bfloat16(const bfloat16 *dy, const float *images, float *results, const ImageShape *s) {
+    FilterGradients<bfloat16>{*s}.run(dy, images, results);
+}
 void coattend_image_gradient_float(const float *dy, const float *filters, float *dx, const ImageShape *s) {
     image_gradient(dy, filters, dx, *s);
 }
