@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coattend.export.graph import Fold, Value
@@ -60,6 +61,8 @@ def freeze_group_norm(layer: GroupGroupNorm2d, builder: Builder, name: str, valu
 def freeze_layer_norm(layer: GroupLayerNorm2d, builder: Builder, name: str, value: Value) -> Value:
     """Normalize each position over channels and poses."""
     x = builder.original(value)
+    if builder.eager:
+        return Value(_layer_norm(layer, builder, name, x), owned=True)
     moments = builder.call(torch.var_mean, x, (1, 2), correction=0, keepdim=True)
     variance, mean = (builder.call(operator.getitem, moments, number) for number in (0, 1))
     centred = builder.call(torch.sub, x, mean)
@@ -71,6 +74,20 @@ def freeze_layer_norm(layer: GroupLayerNorm2d, builder: Builder, name: str, valu
         )
         y = builder.call(torch.addcmul, bias, y, weight)
     return Value(y, owned=True)
+
+
+def _layer_norm(layer: GroupLayerNorm2d, builder: Builder, name: str, x: fx.Node) -> fx.Node:
+    """Normalize by the operation of torch, which takes the last axes: those of a position in channels-last format."""
+    by_position = builder.call(torch.permute, x, (0, 3, 4, 1, 2))
+    planes = builder.call(operator.getitem, builder.call(getattr, by_position, "shape"), slice(3, None))
+    scale_and_shift: list[fx.Node | None] = [None, None]
+    if layer.weight is not None and layer.bias is not None:
+        scale_and_shift = [
+            builder.call(torch.broadcast_to, builder.tensor(f"{name}.{key}", t.detach().clone()[:, None]), planes)
+            for key, t in (("weight", layer.weight), ("bias", layer.bias))
+        ]
+    y = builder.call(F.layer_norm, by_position, planes, *scale_and_shift, layer.eps)
+    return builder.call(torch.permute, y, (0, 3, 4, 1, 2))
 
 
 def _fold(builder: Builder, name: str, value: Value, fold: Fold, scale: Tensor, shift: Tensor) -> Value:

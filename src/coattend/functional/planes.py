@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,24 +87,21 @@ def conv2d_gradients(
 
     Those for images of one channel have kernels, that for filters if the result is in channels-last format.
     """
+    pairs = [stride] * 2, [padding] * 2, [dilation] * 2
+    by_library = partial(torch.ops.aten.convolution_backward, grad, x, weight, [len(weight)], *pairs, False, [0, 0], 1)
+    if x.shape[1] != 1 or x.device.type != "cpu":
+        return by_library(list(needed))
     of_x, *of_filters = needed
-    has_one_channel = x.shape[1] == 1 and x.device.type == "cpu"
-    grad_x = grad_weight = grad_bias = None
-    if has_one_channel and of_x:
-        grad_x = torch.ops.coattend.image_gradient(grad, weight, *x.shape[-2:], stride, padding, dilation)
-    if not any(of_filters) and (has_one_channel or not of_x):
+    geometry = stride, padding, dilation
+    grad_x = torch.ops.coattend.image_gradient(grad, weight, *x.shape[-2:], *geometry) if of_x else None
+    if not any(of_filters):
         return grad_x, None, None
     is_by_position = grad.permute(0, 2, 3, 1).is_contiguous() and grad.dtype in (torch.float32, torch.bfloat16)
-    if has_one_channel and is_by_position and not torch.is_grad_enabled():
-        gradients = torch.ops.coattend.image_filter_gradients(grad, x, weight, stride, padding, dilation)
-        grad_weight, grad_bias = (g if is_needed else None for g, is_needed in zip(gradients, of_filters, strict=True))
-        return grad_x, grad_weight, grad_bias
-    pairs = [stride] * 2, [padding] * 2, [dilation] * 2
-    others = [of_x and not has_one_channel, *of_filters]
-    found, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
-        grad, x, weight, [len(weight)], *pairs, False, [0, 0], 1, others
-    )
-    return grad_x if has_one_channel else found, grad_weight, grad_bias
+    if not is_by_position or torch.is_grad_enabled():
+        return grad_x, *by_library([False, *of_filters])[1:]
+    gradients = torch.ops.coattend.image_filter_gradients(grad, x, weight, *geometry)
+    grad_weight, grad_bias = (g if is_needed else None for g, is_needed in zip(gradients, of_filters, strict=True))
+    return grad_x, grad_weight, grad_bias
 
 
 def convolve_planes(

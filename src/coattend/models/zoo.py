@@ -13,6 +13,7 @@ from coattend.models.nin import NIN
 from coattend.models.registry import register_model
 from coattend.models.resnet import ResNet20, ResNet44
 from coattend.models.rotated_mnist import RotatedMnistNet
+from coattend.models.sfcnn import SFCNN
 from coattend.models.unet import UNet
 
 CLOCKWISE = "C4 clockwise"
@@ -51,6 +52,7 @@ resnet20("r_resnet20_x4", group=CLOCKWISE, width=8)(ResNet20)
 resnet20("a_r_resnet20_x4", group=CLOCKWISE, width=8, attention="slice")(ResNet20)
 
 mnist("e4cnn", group="p4", title="e4-CNN")(E4CNN)
+mnist("sfcnn", group="C8", filters="steerable", title="SFCNN")(SFCNN)
 register_model("coat_vit", dataset="cifar10", image_size=64, group="p4m", title="coat-ViT")(CoatViT)
 register_model("coat_unet", dataset="nuclei", image_size=256, group="p4m", title="coat-U-Net")(UNet)
 

@@ -46,12 +46,11 @@ EQUAL_SIZE: Mapping[str, str] = {  # wider networks without attention or generat
     "p4cnn:attention=gate,head=max": "p4cnn:head=max,width=11",
     "e4cnn": "e4cnn:width=26,generated=false",
 }
-STEERABLE = "p4cnn:group=C8,kernel=5,filters=steerable,head=max"
 PLANNED: Mapping[str, int] = {  # rows that are to be run, with the number of seeds
     **dict.fromkeys(
         (
             COMPARED,
-            f"{STEERABLE},width=7",
+            "p4cnn:group=C8,kernel=5,filters=steerable,head=max,width=7",
             "p4cnn:group=C8,width=6,head=max",
             "e4cnn",
             "e4cnn:generated=false",
@@ -67,7 +66,7 @@ PLANNED: Mapping[str, int] = {  # rows that are to be run, with the number of se
         ),
         5,
     ),
-    f"{STEERABLE},width=20": 3,
+    "sfcnn": 3,
 }
 DATA, RECIPE = "rotated-mnist", "strong"
 
