@@ -80,6 +80,11 @@ def test_a_page_without_a_file_is_refused() -> None:
         speed.main(page=ROOT / "docs" / "speed.md")
 
 
+def test_a_page_that_does_not_exist_is_refused_before_measuring(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.md, which is no file"):
+        speed.main(csv=tmp_path / "speed.csv", page=tmp_path / "none.md")
+
+
 def test_the_program_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     settings: list[bench.Setting] = []
 
