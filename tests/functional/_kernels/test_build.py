@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -261,3 +262,15 @@ def test_the_first_layer_builds_the_kernels_and_says_so(
     caplog.clear()
     layer()
     assert caplog.text == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instructions", ["none", *build.INSTRUCTION_SETS])
+@pytest.mark.parametrize("compiler", ["g++-10", "g++-11", "clang++"])
+def test_compilers_of_other_versions_take_the_sources(compiler: str, instructions: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    flags = (*build.FLAGS, *build.INSTRUCTION_SETS.get(instructions, ()), "-O0", "-S", "-o", os.devnull)
+    for source in build.SOURCES:
+        result = subprocess.run([compiler, *flags, str(source)], capture_output=True, text=True)
+        assert result.returncode == 0, f"{source.name}: {result.stderr[:1000]}"

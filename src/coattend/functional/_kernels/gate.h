@@ -65,7 +65,7 @@ template <typename T, typename X, int N> struct Gate {
         if constexpr (N == 1) {
             return wide{} + v[0];
         } else {
-            return __builtin_shufflevector(v, v, int(I % N)...);
+            return picked<int(I % N)...>(v);
         }
     }
     INLINE static Both repeated(narrow v) { return {repeated(v, std::make_index_sequence<W>()), v}; }
@@ -73,7 +73,7 @@ template <typename T, typename X, int N> struct Gate {
         if constexpr (N == 1) {
             return narrow{} + v[from];
         } else {
-            return __builtin_shufflevector(v, v, int(from + I)...);
+            return picked<int(from + I)...>(v);
         }
     }
     template <typename F, int from = 0> INLINE static narrow with_parts(narrow n, wide w, const F &function) {

@@ -41,6 +41,16 @@ template <int count, typename V> INLINE void store_as(bfloat16 *to, V v) {
     }
 }
 
+// The numbers of a vector in the lanes `from`.
+template <int... from, typename V> INLINE auto picked(V v) {
+    using T = decltype(v[0] + 0);
+#if defined(__clang__) || __GNUC__ >= 12
+    return (typename Numbers<T, sizeof...(from)>::vec)__builtin_shufflevector(v, v, from...);
+#else
+    return typename Numbers<T, sizeof...(from)>::vec{v[from]...};
+#endif
+}
+
 // The larger of each pair of numbers, the second one if either is NaN. Compilers make a comparison and a choice of this
 // unless it is a known instruction.
 template <typename V> INLINE V larger_of(V a, V b) {
