@@ -81,14 +81,22 @@ class OneChannelConv2d(torch.autograd.Function):
 
 
 def conv2d_gradients(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, dilation: int, needed: Sequence[bool]
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: int,
+    padding: int,
+    dilation: int,
+    needed: Sequence[bool],
+    groups: int = 1,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the needed gradients of ``conv2d`` for x, the weight and the bias, which can be differentiated again.
 
     Those for images of one channel have kernels, that for filters if the result is in channels-last format.
     """
     pairs = [stride] * 2, [padding] * 2, [dilation] * 2
-    by_library = partial(torch.ops.aten.convolution_backward, grad, x, weight, [len(weight)], *pairs, False, [0, 0], 1)
+    rest = [len(weight)], *pairs, False, [0, 0], groups
+    by_library = partial(torch.ops.aten.convolution_backward, grad, x, weight, *rest)
     if x.shape[1] != 1 or x.device.type != "cpu":
         return by_library(list(needed))
     of_x, *of_filters = needed

@@ -284,12 +284,26 @@ def test_torch_finds_nothing_wrong_with_the_operators() -> None:
     planes, matrices = torch.randn(2, 32, 5, 5, requires_grad=True), torch.randn(8, 4, 4, requires_grad=True)
     torch.library.opcheck(torch.ops.coattend.slice_attention, (planes, matrices, rows, 4))
     weight, bias = torch.randn(8, 12, 3, 3, requires_grad=True), torch.randn(8, requires_grad=True)
+    image, filters = torch.randn(2, 1, 5, 5), torch.randn(8, 1, 3, 3, requires_grad=True)
     for arguments in (
         (x, weight, bias, 2, 1, 1, 1, 4),
+        (image, filters, bias, 1, 1, 1, 1, 4),
+        (image.clone().requires_grad_(), filters, bias, 1, 1, 1, 1, 4),
         (x, weight.detach()[:, :6].clone().requires_grad_(), None, 1, 0, 1, 2, None),
     ):
         torch.library.opcheck(torch.ops.coattend.convolution, arguments)
         assert torch.autograd.gradcheck(torch.ops.coattend.convolution, arguments)
+
+
+def test_gradients_of_a_convolution_whose_image_needs_none() -> None:
+    image, weight, up = torch.randn(2, 3, 7, 6), torch.randn(8, 3, 3, 3), torch.randn(2, 2, 4, 5, 4)
+    backward = torch.ops.coattend.convolution_backward
+    expected = backward(up, image, weight, 1, 0, 1, 1)
+    without, *of_filters = backward(up, image, weight, 1, 0, 1, 1, False)
+    assert expected[0].shape == image.shape
+    assert without.shape == (0,)
+    for actual, other in zip(of_filters, expected[1:], strict=True):
+        torch.testing.assert_close(actual, other)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch itself, when jvp is first used

@@ -34,9 +34,19 @@ def convolution(x: Sequence[int], weight: Sequence[int], *rest: Any, out_shape: 
 
 
 @register_flop_formula(OPERATORS.convolution_backward)
-def convolution_backward(grad: Sequence[int], x: Sequence[int], weight: Sequence[int], *rest: Any, **named: Any) -> int:
-    """Count the gradients of x and of the weight."""
-    return 2 * conv_flop_count(_planes(x), list(weight), _planes(grad))
+def convolution_backward(
+    grad: Sequence[int],
+    x: Sequence[int],
+    weight: Sequence[int],
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    of_x: bool = True,
+    **named: Any,
+) -> int:
+    """Count the gradients of the weight, and of x if it needs one."""
+    return (1 + of_x) * conv_flop_count(_planes(x), list(weight), _planes(grad))
 
 
 @register_flop_formula(OPERATORS.image_gradient)
