@@ -149,12 +149,13 @@ def command(kind: Kind, seeds: str) -> str:
 
 
 def points(rows: Mapping[Kind, Sequence[Entry]]) -> list[Point]:
-    """Return what the picture shows of every row."""
+    """Return what the picture shows of every row, named without the settings that all rows have."""
+    shared = set.intersection(*(set(kind.settings) for kind in rows)) if rows else set()
     drawn = []
     for kind, entries in rows.items():
         row = Row(tuple(entry.record for entry in entries))
         turned = statistics.fmean(entry.turned_error for entry in entries)
-        name = "+".join((kind.model, *kind.settings))
+        name = "+".join((kind.model, *(setting for setting in kind.settings if setting not in shared)))
         step = statistics.median(entry.step for entry in entries)
         drawn.append(Point(name, row.parameters, step, row.mean, interval(row.errors), turned))
     return sorted(drawn, key=lambda point: point.error)

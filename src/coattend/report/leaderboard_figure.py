@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WIDTH, PLOT = 9.0, 3.2  # inches; the legend comes below
 MARKERS = ("o", "s", "^", "D", "v", "P")
+ERRORS = (1, 1.2, 1.5, 2, 3, 4, 5, 7)  # ticks, times powers of 10
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ def _draw(axes: Axes, points: Sequence[Point], positions: Sequence[float], label
         axes.plot(x, point.error, linestyle="", marker=marker, color=colour, label=point.name)
         axes.plot(x, point.turned, linestyle="", marker="o", markersize=4, markerfacecolor="none", color=colour)
     axes.set_xscale("log")
+    axes.set_yscale("log")  # the differences of interest are fractions of an error
+    lowest, highest = axes.get_ylim()
+    errors = [tick * scale for scale in (0.01, 0.1, 1, 10) for tick in ERRORS]
+    visible = [tick for tick in errors if lowest <= tick <= highest]
+    axes.set_yticks(visible, [f"{tick:g}" for tick in visible])
     axes.set_xlabel(label)
     axes.grid(axis="y")
     axes.tick_params(colors=INK)
