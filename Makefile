@@ -26,6 +26,7 @@ test: setup
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror src/coattend/functional/_kernels/*.h src/coattend/functional/_kernels/*.cpp
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2
 

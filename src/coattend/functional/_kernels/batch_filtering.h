@@ -23,7 +23,8 @@ template <typename T> struct BatchFiltering {
     template <int known = 0> void spread(const T *__restrict rows, int64_t number, T *__restrict to, int image) const {
         over_numbers<known>(number, [&](int64_t row, int64_t number) { to[number * images + image] = rows[row]; });
     }
-    template <int known = 0> void gather(const T *__restrict from, int64_t number, T *__restrict rows, int image) const {
+    template <int known = 0>
+    void gather(const T *__restrict from, int64_t number, T *__restrict rows, int image) const {
         over_numbers<known>(number, [&](int64_t row, int64_t number) { rows[row] = from[number * images + image]; });
     }
     // Calls body(number in rows, number in planes); `known` is the number of planes or 0.
@@ -76,7 +77,8 @@ template <typename T> struct BatchFiltering {
     }
 
     // Not inlined, like apply: among the passes of a gate its sums did not stay in registers.
-    [[gnu::noinline]] void add_filter_gradients(const T *from, int64_t ins, const T *up, int64_t outs, T *gradients) const {
+    [[gnu::noinline]] void add_filter_gradients(const T *from, int64_t ins, const T *up, int64_t outs,
+                                                T *gradients) const {
         const int64_t taps = ins * kernel * kernel * images;
         for (int64_t i = 0; i < ins; ++i)
             for (int64_t dy = 0; dy < kernel; ++dy, gradients += kernel * images) {

@@ -27,14 +27,15 @@ template <typename T> struct ConstantFilters {
 
     const ConstantShape &s;
     const int64_t half = s.kernel / 2, stride = s.width + half, length = (s.height - 1) * stride + s.width;
-    const int64_t origin = half * (stride + 1);                                          // of the image in a buffer
-    const int64_t size = (s.height + s.kernel - 1) * stride + s.kernel + together;       // the last sums read beyond
+    const int64_t origin = half * (stride + 1);                                     // of the image in a buffer
+    const int64_t size = (s.height + s.kernel - 1) * stride + s.kernel + together;  // the last sums read beyond
     const int64_t taps = s.kernel * s.kernel, columns = s.columns, image = s.height * s.width * s.planes;
 
     // From (positions, planes) to the buffer, whose zeros are never written.
     template <bool whole> INLINE void spread(const T *rows, int count, vec *to) const {
         for (int64_t y = 0; y < s.height; ++y)
-            for (int64_t x = 0; x < s.width; ++x, rows += s.planes) to[origin + y * stride + x] = get<whole>(rows, count);
+            for (int64_t x = 0; x < s.width; ++x, rows += s.planes)
+                to[origin + y * stride + x] = get<whole>(rows, count);
     }
 
     // filters (taps, columns), the last tap first if flipped.

@@ -32,9 +32,8 @@ RowShape rows_of_map(const ConvAttentionShape &shape) {
 template <int N, typename Body>
 INLINE void attend_line(const float *x, const Factors<N> &a, const RowShape &line, const Body &body) {
     for_columns(line.outputs(), [&](auto whole, int64_t v, int count) {
-        body(v, whole, count, [&](const auto &with_row) {
-            for_rows<N, whole.value>(x, a, line, {v, line.rows, count}, with_row);
-        });
+        body(v, whole, count,
+             [&](const auto &with_row) { for_rows<N, whole.value>(x, a, line, {v, line.rows, count}, with_row); });
     });
 }
 
@@ -130,11 +129,11 @@ void find_statistics(const float *x, const float *bank, const float *bias, const
 
 }  // namespace
 
-#define FOR_ORDERS(call)               \
-    switch (s->norm.map.order) {       \
-        case 2: return call(2);        \
-        case 4: return call(4);        \
-        case 8: return call(8);        \
+#define FOR_ORDERS(call)         \
+    switch (s->norm.map.order) { \
+        case 2: return call(2);  \
+        case 4: return call(4);  \
+        case 8: return call(8);  \
     }
 
 extern "C" {

@@ -3,8 +3,8 @@
 // Each input pose is convolved on its own with filters for all columns; a convolution that sums over the poses has one
 // pose, with more channels. A tile holds what some lines read and the responses to it pose by pose, so that the numbers
 // of one pose stay in the nearest cache. Vectors are of columns; sums of several positions or channels are in registers
-// at once. In planes beyond a line, `border` on either side, gradients of responses are zero, so that every tap of every
-// position can be read.
+// at once. In planes beyond a line, `border` on either side, gradients of responses are zero, so that every tap of
+// every position can be read.
 
 #pragma once
 
@@ -29,7 +29,8 @@ int threads_for(const ConvShape &s) {
     return s.images * s.down() * s.across() * s.poses * s.columns < 16384 ? 1 : int(s.threads);
 }
 
-// Calls body(number in a bank (pose, column, channel, tap), number in the filters of a tile (pose, tap, channel, column)).
+// Calls body(number in a bank, number in the filters of a tile), which are ordered (pose, column, channel, tap) and
+// (pose, tap, channel, column).
 template <typename Body> void for_filters(const ConvShape &s, const Body &body) {
     int64_t from = 0;
     for (int64_t h = 0; h < s.poses; ++h)
@@ -50,8 +51,8 @@ struct Lines {
     int64_t image, images, first, lines;
 };
 
-// Convolutions take vectors of 64 bytes where the processor has them, whatever those of attention; the last one of a row
-// may be half a vector, since columns are a multiple of 8.
+// Convolutions take vectors of 64 bytes where the processor has them, whatever those of attention; the last one of a
+// row may be half a vector, since columns are a multiple of 8.
 typedef float octet __attribute__((vector_size(32)));
 #ifdef __AVX512F__
 typedef float wide __attribute__((vector_size(64)));
@@ -191,8 +192,8 @@ INLINE void sums_of_lanes(const octet *v, float *sums) {
     for (int i = 0; i < 2; ++i)
         half[i] = gathered<0, 1, 2, 3, 8, 9, 10, 11>(v[2 * i], v[2 * i + 1]) +
                   gathered<4, 5, 6, 7, 12, 13, 14, 15>(v[2 * i], v[2 * i + 1]);
-    quarter = gathered<0, 1, 8, 9, 4, 5, 12, 13>(half[0], half[1]) +
-              gathered<2, 3, 10, 11, 6, 7, 14, 15>(half[0], half[1]);
+    quarter =
+        gathered<0, 1, 8, 9, 4, 5, 12, 13>(half[0], half[1]) + gathered<2, 3, 10, 11, 6, 7, 14, 15>(half[0], half[1]);
     quarter += gathered<1, 0, 3, 2, 5, 4, 7, 6>(quarter, quarter);
     sums[0] = quarter[0], sums[1] = quarter[4], sums[2] = quarter[2], sums[3] = quarter[6];
 }
@@ -243,9 +244,7 @@ struct ConvTile {
     ConvTile(const ConvShape &s) : s(s) {}
 
     // Positions of a tile: so many that sums are rarely loaded and stored, so few that one pose fits into the cache.
-    static int64_t positions(const ConvShape &s) {
-        return std::max<int64_t>(32, 16384 / (s.poses * s.columns));
-    }
+    static int64_t positions(const ConvShape &s) { return std::max<int64_t>(32, 16384 / (s.poses * s.columns)); }
     static int64_t lines_at_once(const ConvShape &s) {
         const int64_t most = std::min(s.down(), std::max<int64_t>(1, positions(s) / s.across()));
         const int64_t parts = (s.down() + most - 1) / most;
@@ -359,11 +358,11 @@ struct ConvTile {
             in_parts<std::min(most_positions, most_at_once)>(s.width, [&](auto number, int64_t p) {
                 const float *up = gradients.data() + out(h, m) + i * out_steps().line + (p + s.padding) * columns;
                 float *to = line + (p * s.channels + c) * s.poses + h;
-                image_gradients<number.value, some.value>(up, out_steps(), filter, first, last, s,
-                                                          [&](int64_t position, int64_t channel, float value) {
-                    float &gradient = to[(position * s.channels + channel) * s.poses];
-                    gradient = adds ? gradient + value : value;
-                });
+                image_gradients<number.value, some.value>(
+                    up, out_steps(), filter, first, last, s, [&](int64_t position, int64_t channel, float value) {
+                        float &gradient = to[(position * s.channels + channel) * s.poses];
+                        gradient = adds ? gradient + value : value;
+                    });
             });
         });
     }

@@ -4,7 +4,8 @@
 //     kappa[s, d, g](u) = sum_m bank[m, s, d, g] z[m, g](u) + bank[hidden, s, d, g]
 //     y[c, g](u) = sum_d kappa[s(c), d, g](u) v[c, g](u + d)
 //
-// If a norm is given, z is max(0, scale * z + shift) instead, normalized per image and channel over poses and positions.
+// If a norm is given, z is max(0, scale * z + shift) instead, normalized per image and channel over poses and
+// positions.
 //
 // Maps are (batch, height, width, channels, group): the numbers of a position are together, and vectors run over
 // channels and poses. The order N of the group divides the lanes of a vector, so that a vector of poses is the same for
@@ -74,10 +75,8 @@ template <> struct Mask<float> {
 template <typename T, int N> INLINE typename Wide<T>::vec repeated(const T *p) {
 #ifdef __AVX2__
     if constexpr (sizeof(T) == 4 && N == 1) return (typename Wide<T>::vec)_mm256_broadcast_ss((const float *)p);
-    if constexpr (sizeof(T) == 4 && N == 2)
-        return (typename Wide<T>::vec)_mm256_broadcast_sd((const double *)p);
-    if constexpr (sizeof(T) == 4 && N == 4)
-        return (typename Wide<T>::vec)_mm256_broadcast_ps((const __m128 *)p);
+    if constexpr (sizeof(T) == 4 && N == 2) return (typename Wide<T>::vec)_mm256_broadcast_sd((const double *)p);
+    if constexpr (sizeof(T) == 4 && N == 4) return (typename Wide<T>::vec)_mm256_broadcast_ps((const __m128 *)p);
 #endif
     typename Wide<T>::vec v;
     for (int i = 0; i < Wide<T>::count; ++i) v[i] = p[i % N];
@@ -112,8 +111,13 @@ template <typename T, int N> struct Dynamic {
     const Mask<T> rest;                // of a slice after its whole vectors
 
     explicit Dynamic(const DynamicShape &s)
-        : s(s), taps(s.slices * s.kernel * s.kernel * N), vectors((taps + W - 1) / W), reach(s.kernel / 2),
-          position(s.channels * N), of_slice(position / s.slices), row_step(s.width * position),
+        : s(s),
+          taps(s.slices * s.kernel * s.kernel * N),
+          vectors((taps + W - 1) / W),
+          reach(s.kernel / 2),
+          position(s.channels * N),
+          of_slice(position / s.slices),
+          row_step(s.width * position),
           rest{int(of_slice % W)} {}
 
     // The bank with rows padded to whole vectors.
@@ -129,7 +133,8 @@ template <typename T, int N> struct Dynamic {
             const int count = std::min(B, vectors - first);
             vec sum[Q][B];
             for (int b = 0; b < B; ++b)
-                for (int q = 0; q < Q; ++q) sum[q][b] = b < count ? at(rows + (s.hidden * vectors + first + b) * W) : vec{};
+                for (int q = 0; q < Q; ++q)
+                    sum[q][b] = b < count ? at(rows + (s.hidden * vectors + first + b) * W) : vec{};
             for (int64_t m = 0; m < s.hidden; ++m) {
                 const T *row = rows + (m * vectors + first) * W;
                 vec w[B];
@@ -147,8 +152,7 @@ template <typename T, int N> struct Dynamic {
     // kappa (positions, vectors * W) of the context (positions, hidden, N).
     void generate(const T *rows, const T *z, int positions, T *kappa) const {
         if (positions == together) return generate_for<together>(rows, z, kappa);
-        for (int q = 0; q < positions; ++q)
-            generate_for<1>(rows, z + q * s.hidden * N, kappa + q * vectors * W);
+        for (int q = 0; q < positions; ++q) generate_for<1>(rows, z + q * s.hidden * N, kappa + q * vectors * W);
     }
 
     // Sums value(number, index) over the positions of an image and the poses of each channel, line by line.
@@ -214,12 +218,16 @@ template <typename T, int N> struct Dynamic {
         static constexpr bool whole = whole_;
     };
     template <bool whole> INLINE vec load(const T *p) const {
-        if constexpr (whole) return at(p);
-        else return rest.at(p);
+        if constexpr (whole)
+            return at(p);
+        else
+            return rest.at(p);
     }
     template <bool whole> INLINE void store(T *p, vec v) const {
-        if constexpr (whole) put(p, v);
-        else rest.put(p, v);
+        if constexpr (whole)
+            put(p, v);
+        else
+            rest.put(p, v);
     }
 
     void filter(const T *image, const T *kappa, T *y, int64_t row, int64_t column) const {
@@ -278,7 +286,8 @@ template <typename T, int N> struct Dynamic {
         inside(row, s.height, top, bottom), inside(column, s.width, left, right);
         const int64_t corner = (row - reach) * row_step + (column - reach) * position;
         std::fill_n(dkappa, vectors * W, T(0));
-        for (int64_t slice = 0; slice < s.slices; ++slice, kappa += s.kernel * s.kernel * N, dkappa += s.kernel * s.kernel * N)
+        for (int64_t slice = 0; slice < s.slices;
+             ++slice, kappa += s.kernel * s.kernel * N, dkappa += s.kernel * s.kernel * N)
             for_blocks([&](int64_t start, auto blocks) __attribute__((always_inline)) {
                 constexpr int B = decltype(blocks)::B;
                 constexpr bool whole = decltype(blocks)::whole;
@@ -359,8 +368,9 @@ template <typename T, int N> struct Dynamic {
             }
     }
 
-    // dbank is (batch, hidden + 1, taps), dweight and dbias (batch, hidden): the caller sums over the batch, so that the result does not depend on the
-    // number of threads. A thread has an image to itself, because positions add to the gradients of their neighbours.
+    // dbank is (batch, hidden + 1, taps), dweight and dbias (batch, hidden): the caller sums over the batch, so that
+    // the result does not depend on the number of threads. A thread has an image to itself, because positions add to
+    // the gradients of their neighbours.
     void backward(const T *dy, const T *v, const T *z, const T *bank, const T *weight, const T *bias, T *dv, T *dz,
                   T *dbank, T *dweight, T *dbias) const {
         const std::vector<T> rows = padded(bank);
@@ -398,11 +408,12 @@ template <typename T, int N> struct Dynamic {
                                 find_dz<1>(rows.data(), dkappa.data() + q * vectors * W, dhere + q * s.hidden * N);
                                 add_dbank<1>(here + q * s.hidden * N, dkappa.data() + q * vectors * W, drows.data());
                             }
-                        for (int64_t i = 0; weight && i < positions * size; ++i) dhere[i] = here[i] > 0 ? dhere[i] : T(0);
+                        for (int64_t i = 0; weight && i < positions * size; ++i)
+                            dhere[i] = here[i] > 0 ? dhere[i] : T(0);
                     }
                 if (weight)
-                    find_norm_gradients(z + number * context, norm, dz + number * context,
-                                        dweight + number * s.hidden, dbias + number * s.hidden);
+                    find_norm_gradients(z + number * context, norm, dz + number * context, dweight + number * s.hidden,
+                                        dbias + number * s.hidden);
                 for (int64_t m = 0; m <= s.hidden; ++m)
                     std::copy_n(drows.data() + m * vectors * W, taps, dbank + (number * (s.hidden + 1) + m) * taps);
             }
@@ -417,7 +428,8 @@ template <typename T> struct Call {
             case 1: return run(Dynamic<T, 1>(s));
             case 2: return run(Dynamic<T, 2>(s));
             case 4: return run(Dynamic<T, 4>(s));
-            default: if constexpr (Wide<T>::count == 8) return run(Dynamic<T, 8>(s));
+            default:
+                if constexpr (Wide<T>::count == 8) return run(Dynamic<T, 8>(s));
         }
     }
 };
@@ -426,30 +438,28 @@ template <typename T> struct Call {
 
 extern "C" {
 
-void coattend_dynamic_forward_float(const float *v, const float *z, const float *bank, const float *weight, const float *bias,
-                                   float *y, const DynamicShape *s) {
+void coattend_dynamic_forward_float(const float *v, const float *z, const float *bank, const float *weight,
+                                    const float *bias, float *y, const DynamicShape *s) {
     Call<float>{*s}.with_order([&](const auto &dynamic) { dynamic.forward(v, z, bank, weight, bias, y); });
 }
 
-void coattend_dynamic_backward_float(const float *dy, const float *v, const float *z, const float *bank, const float *weight,
-                                    const float *bias, float *dv, float *dz, float *dbank, float *dweight, float *dbias,
-                                    const DynamicShape *s) {
-    Call<float>{*s}.with_order([&](const auto &dynamic) {
-        dynamic.backward(dy, v, z, bank, weight, bias, dv, dz, dbank, dweight, dbias);
-    });
+void coattend_dynamic_backward_float(const float *dy, const float *v, const float *z, const float *bank,
+                                     const float *weight, const float *bias, float *dv, float *dz, float *dbank,
+                                     float *dweight, float *dbias, const DynamicShape *s) {
+    Call<float>{*s}.with_order(
+        [&](const auto &dynamic) { dynamic.backward(dy, v, z, bank, weight, bias, dv, dz, dbank, dweight, dbias); });
 }
 
-void coattend_dynamic_forward_double(const double *v, const double *z, const double *bank, const double *weight, const double *bias,
-                                   double *y, const DynamicShape *s) {
+void coattend_dynamic_forward_double(const double *v, const double *z, const double *bank, const double *weight,
+                                     const double *bias, double *y, const DynamicShape *s) {
     Call<double>{*s}.with_order([&](const auto &dynamic) { dynamic.forward(v, z, bank, weight, bias, y); });
 }
 
-void coattend_dynamic_backward_double(const double *dy, const double *v, const double *z, const double *bank, const double *weight,
-                                    const double *bias, double *dv, double *dz, double *dbank, double *dweight, double *dbias,
-                                    const DynamicShape *s) {
-    Call<double>{*s}.with_order([&](const auto &dynamic) {
-        dynamic.backward(dy, v, z, bank, weight, bias, dv, dz, dbank, dweight, dbias);
-    });
+void coattend_dynamic_backward_double(const double *dy, const double *v, const double *z, const double *bank,
+                                      const double *weight, const double *bias, double *dv, double *dz, double *dbank,
+                                      double *dweight, double *dbias, const DynamicShape *s) {
+    Call<double>{*s}.with_order(
+        [&](const auto &dynamic) { dynamic.backward(dy, v, z, bank, weight, bias, dv, dz, dbank, dweight, dbias); });
 }
 
 }  // extern "C"

@@ -1,4 +1,5 @@
-// A few planes of one image filtered by k x k filters with k odd, zeros around the image, and the gradient of the filters.
+// A few planes of one image filtered by k x k filters with k odd, zeros around the image, and the gradient of the
+// filters.
 //
 // For few planes and large kernels, where libraries that divide planes into blocks of 16 leave most of a vector unused:
 // here a vector holds neighbouring positions. Planes are padded, so that a tap is one offset for all positions:
@@ -65,8 +66,10 @@ template <typename T> struct Filtering {
                 for (int64_t i = 0; i < planes; ++i) rows[x * planes + i] = from[i * plane + y * stride + x];
     }
 
-    // filters (outs, ins, k, k), without turning them: to[o](u) = sum over i, d of filters[o, i](d) from[i](u + d - k / 2).
-    [[gnu::noinline]] void apply(const T *from, int64_t ins, const T *filters, T *to, int64_t outs, Ahead ahead = {}) const {
+    // filters (outs, ins, k, k), without turning them:
+    // to[o](u) = sum over i, d of filters[o, i](d) from[i](u + d - k / 2)
+    [[gnu::noinline]] void apply(const T *from, int64_t ins, const T *filters, T *to, int64_t outs,
+                                 Ahead ahead = {}) const {
         const int64_t taps = ins * kernel * kernel;
         int64_t o = 0;
         for (; o + 4 <= outs; o += 4) apply_some<4>(from, ins, filters + o * taps, to + o * plane, ahead);
@@ -74,8 +77,7 @@ template <typename T> struct Filtering {
         for (; o < outs; ++o) apply_some<1>(from, ins, filters + o * taps, to + o * plane, ahead);
     }
 
-    template <int outs>
-    void apply_some(const T *from, int64_t ins, const T *filters, T *to, Ahead &ahead) const {
+    template <int outs> void apply_some(const T *from, int64_t ins, const T *filters, T *to, Ahead &ahead) const {
         constexpr int vectors = sums / outs;
         const int64_t taps = ins * kernel * kernel;
         for (int64_t q = 0; q < length; q += vectors * count) {
@@ -101,13 +103,15 @@ template <typename T> struct Filtering {
     // Adds to the gradients (outs, ins, k, k) of the filters, `count` sums each, given the padded planes that were
     // filtered and the gradients `up` of the filtered ones, padded as well: beyond the end of a line they are zero.
     // Not inlined, like apply: among the passes of a gate its sums did not stay in registers.
-    [[gnu::noinline]] void add_filter_gradients(const T *from, int64_t ins, const T *up, int64_t outs, T *gradients) const {
+    [[gnu::noinline]] void add_filter_gradients(const T *from, int64_t ins, const T *up, int64_t outs,
+                                                T *gradients) const {
         const int64_t taps = ins * kernel * kernel * count;
         for (int64_t i = 0; i < ins; ++i)
             for (int64_t dy = 0; dy < kernel; ++dy, gradients += kernel * count) {
                 const T *line = from + i * plane + dy * stride;
                 int64_t o = 0;
-                for (; o + most <= outs; o += most) line_gradients<most>(line, up + o * plane, gradients + o * taps, taps);
+                for (; o + most <= outs; o += most)
+                    line_gradients<most>(line, up + o * plane, gradients + o * taps, taps);
                 for (; o < outs; ++o) line_gradients<1>(line, up + o * plane, gradients + o * taps, taps);
             }
     }

@@ -1,5 +1,5 @@
-// Gates of channels and positions, forward and backward, image by image or for a vector's length of small images at once,
-// so that the passes after the first read from the cache.
+// Gates of channels and positions, forward and backward, image by image or for a vector's length of small images at
+// once, so that the passes after the first read from the cache.
 //
 //     y[c, g](u) = x[c, g](u) (1 - alpha_x[g](u) alpha_c[c, g])
 //
@@ -21,7 +21,8 @@ struct GateShape {
     int64_t batch, height, width, channels, order, hidden, groups, turns, kernel, chunks, threads;
 };
 
-// Weights: squeeze (hidden, inside), excite (channels * order, hidden / groups), spatial (turns * order, 2 * order, k, k).
+// Weights: squeeze (hidden, inside), excite (channels * order, hidden / groups),
+// spatial (turns * order, 2 * order, k, k).
 template <typename T> struct GateWeights {
     const T *squeeze, *excite, *spatial;
 };
@@ -31,8 +32,8 @@ template <typename T> struct GateGradients {
 };
 
 // What forward leaves for backward, by image: statistics (3, channels * order), the mean, the maximum and the number of
-// equal maxima over positions; hidden (2, hidden); alpha (channels * order); maps (positions, 2, order), the mean and the
-// maximum over channels; responses (positions, turns, order) of the spatial filters.
+// equal maxima over positions; hidden (2, hidden); alpha (channels * order); maps (positions, 2, order), the mean and
+// the maximum over channels; responses (positions, turns, order) of the spatial filters.
 template <typename T> struct GateState {
     T *statistics, *hidden, *alpha, *maps, *responses;
 };
@@ -282,7 +283,8 @@ template <typename T, typename X, int N> struct Gate {
     }
 
     // dalpha becomes that of the logits; dstatistics (2, channels * order) are divided among the positions.
-    void channels_backward(const GateWeights<T> &weights, GateState<T> at, T *dalpha, T *dhidden, T *dstatistics) const {
+    void channels_backward(const GateWeights<T> &weights, GateState<T> at, T *dalpha, T *dhidden,
+                           T *dstatistics) const {
         for (int64_t i = 0; i < row; ++i) dalpha[i] *= at.alpha[i] * (1 - at.alpha[i]);
         multiply_back(weights.excite, dalpha, dhidden, s.groups, inside, squeezed);
         for (int64_t i = 0; i < s.hidden; ++i) {
@@ -308,8 +310,8 @@ template <typename T, typename X, int N> struct Gate {
                 const auto v = get(kind, x + i), gate = get(kind, at.alpha + i);
                 const auto through_maps = gate * (of_mean.of(kind) + equal(gate * v, top.of(kind)) * of_top.of(kind));
                 const auto through_top = equal(v, get(kind, largest + i)) * get(kind, share + i);
-                put(kind, dx + i, get(kind, dy + i) * (T(1) - w.of(kind) * gate) + through_maps + get(kind, shift + i) +
-                                     through_top);
+                put(kind, dx + i,
+                    get(kind, dy + i) * (T(1) - w.of(kind) * gate) + through_maps + get(kind, shift + i) + through_top);
             });
             at.maps += 2 * N, dmaps += 2 * N;
         }

@@ -21,21 +21,20 @@ template <typename T, typename X, typename F> void with_order(const GateShape &s
 
 extern "C" {
 
-#define COATTEND_GATES(name, T, X)                                                                                     \
-    void coattend_gate_forward_##name(const X *x, const T *squeeze, const T *excite, const T *spatial, T *statistics,  \
-                                      T *hidden, T *alpha, T *maps, T *responses, X *y, const GateShape *s) {          \
-        const GateWeights<T> weights = {squeeze, excite, spatial};                                                     \
-        const GateState<T> state = {statistics, hidden, alpha, maps, responses};                                       \
-        with_order<T, X>(*s, [&](const auto &gate) { gate.forward(x, weights, state, y); });                           \
-    }                                                                                                                  \
-    void coattend_gate_backward_##name(const X *dy, const X *x, const T *squeeze, const T *excite, const T *spatial,   \
-                                       T *statistics, T *hidden, T *alpha, T *maps, T *responses, X *dx, T *dsqueeze,  \
-                                       T *dexcite, T *dspatial, const GateShape *s) {                                  \
-        const GateWeights<T> weights = {squeeze, excite, spatial};                                                     \
-        const GateState<T> state = {statistics, hidden, alpha, maps, responses};                                       \
-        with_order<T, X>(*s, [&](const auto &gate) {                                                                   \
-            gate.backward(dy, x, weights, state, dx, dsqueeze, dexcite, dspatial);                                     \
-        });                                                                                                            \
+#define COATTEND_GATES(name, T, X)                                                                                    \
+    void coattend_gate_forward_##name(const X *x, const T *squeeze, const T *excite, const T *spatial, T *statistics, \
+                                      T *hidden, T *alpha, T *maps, T *responses, X *y, const GateShape *s) {         \
+        const GateWeights<T> weights = {squeeze, excite, spatial};                                                    \
+        const GateState<T> state = {statistics, hidden, alpha, maps, responses};                                      \
+        with_order<T, X>(*s, [&](const auto &gate) { gate.forward(x, weights, state, y); });                          \
+    }                                                                                                                 \
+    void coattend_gate_backward_##name(const X *dy, const X *x, const T *squeeze, const T *excite, const T *spatial,  \
+                                       T *statistics, T *hidden, T *alpha, T *maps, T *responses, X *dx, T *dsqueeze, \
+                                       T *dexcite, T *dspatial, const GateShape *s) {                                 \
+        const GateWeights<T> weights = {squeeze, excite, spatial};                                                    \
+        const GateState<T> state = {statistics, hidden, alpha, maps, responses};                                      \
+        with_order<T, X>(                                                                                             \
+            *s, [&](const auto &gate) { gate.backward(dy, x, weights, state, dx, dsqueeze, dexcite, dspatial); });    \
     }
 
 COATTEND_GATES(float, float, float)

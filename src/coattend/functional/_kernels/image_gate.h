@@ -88,9 +88,8 @@ template <typename T, typename X> struct ImageGate {
                 pool(image, at.statistics);
                 gate.gate_channels(weights, at, scratch.data());
                 const T alpha = at.alpha[0];
-                row.over_row([&](auto kind, int64_t i) {
-                    Image::put(kind, at.maps + i, alpha * Image::get(kind, image + i));
-                });
+                row.over_row(
+                    [&](auto kind, int64_t i) { Image::put(kind, at.maps + i, alpha * Image::get(kind, image + i)); });
                 std::copy_n(at.maps, positions, at.maps + positions);
                 spread(at.maps, plane.data());
                 Ahead ahead = gate.before(b, x, to);

@@ -1,8 +1,8 @@
 // The gradients of a convolution of images of one channel, with respect to the images and to the filters.
 //
 // Each row of the gradient of the result, the numbers of all planes at a position, is multiplied by the filters, which
-// gives what the position adds to each tap of its window; multiplied by each number of the window, it is what the position
-// adds to the gradient of that tap. Libraries compute blocks of 16 channels, of which 15 do not exist.
+// gives what the position adds to each tap of its window; multiplied by each number of the window, it is what the
+// position adds to the gradient of that tap. Libraries compute blocks of 16 channels, of which 15 do not exist.
 
 #include "wide_vectors.h"
 

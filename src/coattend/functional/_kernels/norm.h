@@ -20,8 +20,7 @@ std::vector<float> per_column(const RowShape &s, const std::vector<float> &per_c
 }
 
 // The sum of the columns of each channel.
-template <typename S>
-std::vector<double> per_channel(const RowShape &s, int64_t channels, const S *per_column) {
+template <typename S> std::vector<double> per_channel(const RowShape &s, int64_t channels, const S *per_column) {
     std::vector<double> sums(channels);
     for (int64_t i = 0; i < s.outputs(); ++i) sums[i / s.order % channels] += per_column[i];
     return sums;

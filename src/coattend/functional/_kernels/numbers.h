@@ -10,7 +10,8 @@ template <typename T, int count> struct Numbers {
     typedef T vec __attribute__((vector_size(count * sizeof(T))));
 };
 
-template <typename T> struct Numbers<T, 1> : Numbers<T, 4> {};  // four times the same: scalars would be compared by jumps
+template <typename T>
+struct Numbers<T, 1> : Numbers<T, 4> {};  // four times the same: scalars would be compared by jumps
 
 template <typename T, int count> INLINE typename Numbers<T, count>::vec load_as(const T *from) {
     typename Numbers<T, count>::vec v = {};
@@ -28,7 +29,9 @@ template <typename T, int count> INLINE typename Numbers<T, count>::vec load_as(
             __builtin_convertvector(parts, typename Numbers<uint32_t, count>::vec) << 16);
     }
 }
-template <int count, typename T, typename V> INLINE void store_as(T *to, V v) { std::memcpy(to, &v, count * sizeof(T)); }
+template <int count, typename T, typename V> INLINE void store_as(T *to, V v) {
+    std::memcpy(to, &v, count * sizeof(T));
+}
 template <int count, typename V> INLINE void store_as(bfloat16 *to, V v) {
     if constexpr (count % lanes == 0) {
         for (int i = 0; i < count; i += lanes) {

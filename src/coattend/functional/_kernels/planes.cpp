@@ -117,8 +117,8 @@ INLINE bool find_plane_gradients(const T *dy, const T *x, const T *matrices, T *
 }
 
 template <typename T>
-__attribute__((noinline)) void find_gradients_carefully(const T *dy, const T *x, const T *matrices, T *dx,
-                                                        T *dmatrices, const Shape &s, int64_t plane) {
+__attribute__((noinline)) void find_gradients_carefully(const T *dy, const T *x, const T *matrices, T *dx, T *dmatrices,
+                                                        const Shape &s, int64_t plane) {
     Room<T, 0> room;
     find_plane_gradients<T, 0, true>(dy, x, matrices, dx, dmatrices, s, plane, room.get());
 }
@@ -201,8 +201,8 @@ void coattend_forward_double(const double *x, const double *matrices, double *y,
     forward<double, 0>(x, matrices, y, *s);
 }
 
-void coattend_backward_double(const double *dy, const double *x, const double *matrices, double *dx,
-                              double *dmatrices, const Shape *s) {
+void coattend_backward_double(const double *dy, const double *x, const double *matrices, double *dx, double *dmatrices,
+                              const Shape *s) {
     backward<double, 0>(dy, x, matrices, dx, dmatrices, *s);
 }
 

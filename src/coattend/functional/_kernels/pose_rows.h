@@ -104,9 +104,7 @@ template <int K, typename Body> INLINE void several_rows(int64_t rows, const Bod
 }
 
 // Whether all logits were ordinary, given the sum of the squares of the largest ones: infinities and NaN stay in it.
-INLINE bool were_ordinary(vec squares) {
-    return all(squares <= vec{} + float(ordinary_logit) * ordinary_logit);
-}
+INLINE bool were_ordinary(vec squares) { return all(squares <= vec{} + float(ordinary_logit) * ordinary_logit); }
 
 // A vector of columns, or `count` at the end of a row, of some rows.
 struct Columns {

@@ -1,6 +1,7 @@
 // Self-attention over the poses of each position, forward and backward.
 //
-//     y[d, g] = sum_h weights[h, g] v[d, h],  weights[h, g] = softmax_h(sum_d q[d, g] k[d, h] / sqrt(width) + bias[h, g])
+//     y[d, g] = sum_h weights[h, g] v[d, h],  weights[h, g] = softmax_h(sum_d q[d, g] k[d, h] / sqrt(width) + bias[h,
+//     g])
 //
 // The numbers of a position are together, q, k and v one after another, each (heads, width, N); a vector holds N poses.
 // Weights are saved for the backward pass, (heads, N, N) per position, the attending pose innermost.
@@ -142,13 +143,13 @@ template <typename T, typename F> void with_order(const PoseShape &s, F function
 
 extern "C" {
 
-#define COATTEND_POSES(name, T)                                                                                       \
-    void coattend_poses_forward_##name(const T *qkv, const T *bias, T *weights, T *y, const PoseShape *s) {           \
-        with_order<T>(*s, [&](const auto &attention) { attention.forward(qkv, bias, weights, y); });                  \
-    }                                                                                                                 \
-    void coattend_poses_backward_##name(const T *dy, const T *qkv, const T *weights, T *dqkv, T *dbias,               \
-                                        const PoseShape *s) {                                                         \
-        with_order<T>(*s, [&](const auto &attention) { attention.backward(dy, qkv, weights, dqkv, dbias); });         \
+#define COATTEND_POSES(name, T)                                                                               \
+    void coattend_poses_forward_##name(const T *qkv, const T *bias, T *weights, T *y, const PoseShape *s) {   \
+        with_order<T>(*s, [&](const auto &attention) { attention.forward(qkv, bias, weights, y); });          \
+    }                                                                                                         \
+    void coattend_poses_backward_##name(const T *dy, const T *qkv, const T *weights, T *dqkv, T *dbias,       \
+                                        const PoseShape *s) {                                                 \
+        with_order<T>(*s, [&](const auto &attention) { attention.backward(dy, qkv, weights, dqkv, dbias); }); \
     }
 
 COATTEND_POSES(float, float)

@@ -8,8 +8,9 @@
 namespace {
 
 // Adds what attention to one slice of one channel gives to sum (rows, order).
-template <typename T> void attend_tiles(const T *x, const float *matrix, const RowShape &s, int64_t channel, int64_t t,
-                                        int64_t rows, Scratch<float, 0> &scratch, float *sum) {
+template <typename T>
+void attend_tiles(const T *x, const float *matrix, const RowShape &s, int64_t channel, int64_t t, int64_t rows,
+                  Scratch<float, 0> &scratch, float *sum) {
     const int n = s.order;
     Tile<float, 0, true> tile;
     constexpr int width = Tile<float, 0, true>::width;

@@ -1,7 +1,7 @@
 // Maps in channels-last memory format: one row of numbers per position, with all planes (channel, pose) of it.
 //
-// Numbers are float or bfloat16, sums are float. Sums over positions are taken in chunks that depend on the shape alone,
-// so that results do not depend on the number of threads.
+// Numbers are float or bfloat16, sums are float. Sums over positions are taken in chunks that depend on the shape
+// alone, so that results do not depend on the number of threads.
 
 #pragma once
 

@@ -158,8 +158,8 @@ bool is_invertible(int64_t channels, const float *weight, const float *bias) {
 
 // The sums over all positions of d, the gradient before the ReLU, and of d * (y - mean): double (2, padded columns).
 template <int N, typename T>
-std::vector<double> gradient_sums(const T *dz, const T *x, const Factors<N> &a, const RowShape &s,
-                                  const Affine &affine, const std::vector<float> &means, bool relu) {
+std::vector<double> gradient_sums(const T *dz, const T *x, const Factors<N> &a, const RowShape &s, const Affine &affine,
+                                  const std::vector<float> &means, bool relu) {
     const int64_t columns = s.outputs();
     const vec zero = vec{} + (relu ? 0.f : -INFINITY);  // at and below it the ReLU has no gradient
     return two_sums<N>(s, [&](auto width, auto whole, int64_t p, Columns at, auto *sums) {
@@ -194,8 +194,8 @@ void differentiate_norm(const T *dz, const T *x, const T *z, const float *matric
     const bool inverts = z && is_invertible(channels, weight, bias);
 
     // With z in the place of y there is nothing to attend to: the norm is the identity, its center is the bias.
-    const std::vector<float> biases = per_column(s, bias ? std::vector<float>(bias, bias + channels)
-                                                         : std::vector<float>(channels));
+    const std::vector<float> biases =
+        per_column(s, bias ? std::vector<float>(bias, bias + channels) : std::vector<float>(channels));
     const auto sums = inverts ? gradient_sums(dz, z, Factors<1>(), s, Affine(s), biases, shape.relu)
                               : gradient_sums(dz, x, a, s, affine, means, shape.relu);
     // dy = scale * (d - mean of d - (y - mean) * slope)
@@ -241,11 +241,9 @@ void differentiate_norm(const T *dz, const T *x, const T *z, const float *matric
                         differentiate_rows<N, is_whole>([&](int64_t r, vec n) { return above(r, 0, rounded<T>(n)); },
                                                         x + p * columns, to, a, s, at, da.data(), &parts[i * size]);
                     else
-                        for_rows_of_strip<N, W, is_whole>(
-                            x + p * columns, a, s, at,
-                            [&](int64_t r, int w, vec n) {
-                                put<is_whole>(to + r * columns + v + w * lanes, above(r, w, n), count);
-                            });
+                        for_rows_of_strip<N, W, is_whole>(x + p * columns, a, s, at, [&](int64_t r, int w, vec n) {
+                            put<is_whole>(to + r * columns + v + w * lanes, above(r, w, n), count);
+                        });
                 });
             if constexpr (N > 1) add_sums(da.data(), a, s.channels, &parts[i * size]);
         }
@@ -255,20 +253,20 @@ void differentiate_norm(const T *dz, const T *x, const T *z, const float *matric
 
 }  // namespace
 
-#define DEFINE(T, name)                                                                                                \
-    void coattend_norm_forward_##name(const T *x, const float *a, const float *w, const float *b, float *mean,         \
-                                      float *var, T *z, const NormShape *s) {                                          \
-        FOR_ORDER(a ? s->map.order : 0, normalize<2>(x, a, w, b, mean, var, z, *s),                                    \
-                  normalize<4>(x, a, w, b, mean, var, z, *s), normalize<8>(x, a, w, b, mean, var, z, *s),              \
-                  normalize<1>(x, a, w, b, mean, var, z, *s))                                                          \
-    }                                                                                                                  \
-    void coattend_norm_backward_##name(const T *dz, const T *x, const T *z, const float *a, const float *w,            \
-                                       const float *b, const float *mean, const float *var, T *dx, float *da,          \
-                                       float *dw, float *db, const NormShape *s) {                                     \
-        FOR_ORDER(a ? s->map.order : 0, differentiate_norm<2>(dz, x, z, a, w, b, mean, var, dx, da, dw, db, *s),       \
-                  differentiate_norm<4>(dz, x, z, a, w, b, mean, var, dx, da, dw, db, *s),                             \
-                  differentiate_norm<8>(dz, x, z, a, w, b, mean, var, dx, da, dw, db, *s),                             \
-                  differentiate_norm<1>(dz, x, z, a, w, b, mean, var, dx, da, dw, db, *s))                             \
+#define DEFINE(T, name)                                                                                          \
+    void coattend_norm_forward_##name(const T *x, const float *a, const float *w, const float *b, float *mean,   \
+                                      float *var, T *z, const NormShape *s) {                                    \
+        FOR_ORDER(a ? s->map.order : 0, normalize<2>(x, a, w, b, mean, var, z, *s),                              \
+                  normalize<4>(x, a, w, b, mean, var, z, *s), normalize<8>(x, a, w, b, mean, var, z, *s),        \
+                  normalize<1>(x, a, w, b, mean, var, z, *s))                                                    \
+    }                                                                                                            \
+    void coattend_norm_backward_##name(const T *dz, const T *x, const T *z, const float *a, const float *w,      \
+                                       const float *b, const float *mean, const float *var, T *dx, float *da,    \
+                                       float *dw, float *db, const NormShape *s) {                               \
+        FOR_ORDER(a ? s->map.order : 0, differentiate_norm<2>(dz, x, z, a, w, b, mean, var, dx, da, dw, db, *s), \
+                  differentiate_norm<4>(dz, x, z, a, w, b, mean, var, dx, da, dw, db, *s),                       \
+                  differentiate_norm<8>(dz, x, z, a, w, b, mean, var, dx, da, dw, db, *s),                       \
+                  differentiate_norm<1>(dz, x, z, a, w, b, mean, var, dx, da, dw, db, *s))                       \
     }
 
 extern "C" {

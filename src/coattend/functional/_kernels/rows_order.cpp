@@ -4,8 +4,8 @@
 
 namespace {
 
-// The draws are in the order of the default memory format, so that a seed means the same in either format. Without draws
-// `kept` is read instead of written.
+// The draws are in the order of the default memory format, so that a seed means the same in either format. Without
+// draws `kept` is read instead of written.
 struct DropShape {
     int64_t images, pixels, columns;
     int64_t dropped;  // draws below this number
@@ -39,7 +39,7 @@ struct OrderShape {
 template <typename T> void reorder(const T *x, T *y, const OrderShape &s) {
     const Chunks chunks(s.rows, s.columns);
     const std::vector<int32_t> from(s.from, s.from + s.columns);
-#pragma omp parallel for schedule(static) num_threads(s.rows * s.columns < 16384 ? 1 : s.threads)
+#pragma omp parallel for schedule(static) num_threads(s.rows *s.columns < 16384 ? 1 : s.threads)
     for (int64_t i = 0; i < chunks.number; ++i)
         for (int64_t r = chunks.begin(i); r < chunks.end(i); ++r) {
             const T *row = x + r * s.columns;

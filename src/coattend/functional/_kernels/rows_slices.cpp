@@ -53,16 +53,16 @@ bool is_by_input_pose(const RowShape &s) {
 
 }  // namespace
 
-#define DEFINE(T, name)                                                                                                \
-    void coattend_slices_forward_##name(const T *x, const float *a, T *y, const RowShape *s) {                         \
-        FOR_ORDER(is_by_input_pose(*s) ? s->order : 0, attend_slices<2>(x, a, y, *s), attend_slices<4>(x, a, y, *s),   \
-                  attend_slices<8>(x, a, y, *s), attend_any(x, a, y, *s))                                              \
-    }                                                                                                                  \
-    void coattend_slices_backward_##name(const T *dy, const T *x, const float *a, T *dx, float *da,                    \
-                                         const RowShape *s) {                                                          \
-        FOR_ORDER(is_by_input_pose(*s) ? s->order : 0, differentiate_slices<2>(dy, x, a, dx, da, *s),                  \
-                  differentiate_slices<4>(dy, x, a, dx, da, *s), differentiate_slices<8>(dy, x, a, dx, da, *s),        \
-                  differentiate_any(dy, x, a, dx, da, *s))                                                             \
+#define DEFINE(T, name)                                                                                              \
+    void coattend_slices_forward_##name(const T *x, const float *a, T *y, const RowShape *s) {                       \
+        FOR_ORDER(is_by_input_pose(*s) ? s->order : 0, attend_slices<2>(x, a, y, *s), attend_slices<4>(x, a, y, *s), \
+                  attend_slices<8>(x, a, y, *s), attend_any(x, a, y, *s))                                            \
+    }                                                                                                                \
+    void coattend_slices_backward_##name(const T *dy, const T *x, const float *a, T *dx, float *da,                  \
+                                         const RowShape *s) {                                                        \
+        FOR_ORDER(is_by_input_pose(*s) ? s->order : 0, differentiate_slices<2>(dy, x, a, dx, da, *s),                \
+                  differentiate_slices<4>(dy, x, a, dx, da, *s), differentiate_slices<8>(dy, x, a, dx, da, *s),      \
+                  differentiate_any(dy, x, a, dx, da, *s))                                                           \
     }
 
 extern "C" {

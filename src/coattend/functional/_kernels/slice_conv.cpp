@@ -1,5 +1,5 @@
-// A group convolution with co-attention to each slice: responses of a few lines are attended to and summed in the cache,
-// and are computed again for the gradients, so that the responses of all slices are never in memory.
+// A group convolution with co-attention to each slice: responses of a few lines are attended to and summed in the
+// cache, and are computed again for the gradients, so that the responses of all slices are never in memory.
 
 #include "conv_tile.h"
 #include "slice_rows.h"

@@ -1,8 +1,8 @@
 // Co-attention of slices in rows, and the sum over the slices, for orders 2, 4 and 8 and as many slices.
 //
 // A row has the responses (channel, slice t) of one position and one input pose h. A vector has all slices of some
-// channels, so poses are mixed between vectors, each lane with the matrix of its slice. Output pose g reads input pose h
-// through slice t(g, h): `outward[h]` takes the lanes t to their g.
+// channels, so poses are mixed between vectors, each lane with the matrix of its slice. Output pose g reads input pose
+// h through slice t(g, h): `outward[h]` takes the lanes t to their g.
 
 #pragma once
 

@@ -51,8 +51,10 @@ template <> struct Lanes<double> {
     static constexpr int count = VECTOR_BYTES / 8, mantissa = 52, bias = 1023, degree = 13;
     static constexpr double round = 6755399441055744.0, lowest = -708.0, log2_e = 1.4426950408889634;
     static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
+    // clang-format off
     static constexpr double series[] = {1, 1, 1. / 2, 1. / 6, 1. / 24, 1. / 120, 1. / 720, 1. / 5040, 1. / 40320,
                                         1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800};
+    // clang-format on
 };
 
 // The second one if either is NaN.
@@ -240,8 +242,7 @@ template <typename T, int N, bool careful = false> struct Tile {
                 vec product = x[h * depth] * logit[g * depth];
                 for (int v = 1; v < depth; ++v) product += x[h * depth + v] * logit[g * depth + v];
                 da[h * n + g] += product;
-                for (int v = 0; v < depth; ++v)
-                    mask[h * depth + v] += a.entries[g * n + h] * logit[g * depth + v];
+                for (int v = 0; v < depth; ++v) mask[h * depth + v] += a.entries[g * n + h] * logit[g * depth + v];
             }
         }
 #pragma GCC unroll 8
