@@ -53,7 +53,6 @@ struct Lines {
 
 // Convolutions take vectors of 64 bytes where the processor has them, whatever those of attention; the last one of a
 // row may be half a vector, since columns are a multiple of 8.
-typedef float octet __attribute__((vector_size(32)));
 #ifdef __AVX512F__
 typedef float wide __attribute__((vector_size(64)));
 constexpr int most_positions = 8, most_channels = 5, most_vectors = 3;  // at most 24 sums, in 32 registers
@@ -64,12 +63,14 @@ template <bool half> INLINE wide load_wide(const float *from) {
 template <bool half> INLINE void store_wide(float *to, wide v) {
     half ? _mm512_mask_storeu_ps(to, 0xff, (__m512)v) : _mm512_storeu_ps(to, (__m512)v);
 }
-INLINE octet both_halves(wide v) {
-    const __m256d upper = _mm512_extractf64x4_pd(_mm512_castps_pd((__m512)v), 1);
-    return (octet)_mm512_castps512_ps256((__m512)v) + (octet)_mm256_castpd_ps(upper);
+INLINE wide load_first(const float *from, int count) {
+    return (wide)_mm512_maskz_loadu_ps(__mmask16((1 << count) - 1), from);
+}
+INLINE void store_first(float *to, wide v, int count) {
+    _mm512_mask_storeu_ps(to, __mmask16((1 << count) - 1), (__m512)v);
 }
 #else
-typedef octet wide;
+typedef float wide __attribute__((vector_size(32)));
 constexpr int most_positions = 2, most_channels = 2, most_vectors = 5;
 
 template <bool half> INLINE wide load_wide(const float *from) {
@@ -78,10 +79,36 @@ template <bool half> INLINE wide load_wide(const float *from) {
     return v;
 }
 template <bool half> INLINE void store_wide(float *to, wide v) { std::memcpy(to, &v, sizeof v); }
-INLINE octet both_halves(wide v) { return v; }
+INLINE wide load_first(const float *from, int count) {
+    wide v = {};
+    std::memcpy(&v, from, count * sizeof(float));
+    return v;
+}
+INLINE void store_first(float *to, wide v, int count) { std::memcpy(to, &v, count * sizeof(float)); }
 #endif
 constexpr int wide_lanes = sizeof(wide) / sizeof(float);
-constexpr int most_at_once = 4;  // positions whose gradients are added up together
+
+// Lane i gets from[i % N].
+template <int N> INLINE wide repeated(const float *from) {
+#ifdef __AVX512F__
+    if constexpr (N == 4) return (wide)_mm512_broadcast_f32x4(_mm_loadu_ps(from));
+#elif defined(__AVX__)
+    if constexpr (N == 4) return (wide)_mm256_broadcast_ps((const __m128 *)from);
+#endif
+    if constexpr (N == 8 && wide_lanes == 8) return load_wide<false>(from);
+#ifdef __AVX512DQ__
+    if constexpr (N == 8) return (wide)_mm512_broadcast_f32x8(_mm256_loadu_ps(from));
+#endif
+    typedef double pairs __attribute__((vector_size(sizeof(wide))));
+    if constexpr (N == 2) {
+        double pair;
+        std::memcpy(&pair, from, sizeof pair);
+        return (wide)(pair - pairs{});
+    }
+    wide v;
+    for (int i = 0; i < wide_lanes; ++i) v[i] = from[i % N];
+    return v;
+}
 
 // Calls body(n as a constant), 1 <= n <= most.
 template <int most, typename Body> INLINE void with_constant(int64_t n, const Body &body) {
@@ -176,62 +203,43 @@ INLINE void add_tap_gradients(const float *x, Steps in, const float *up, Steps o
     for (int c = 0; c < C; ++c) store_all<V, half>(gradients + c * step, sum[c]);
 }
 
-// Lane i gets lane from[i] of a, or lane from[i] - 8 of b.
-template <int... from> INLINE octet gathered(octet a, octet b) {
-#if defined(__clang__) || __GNUC__ >= 12
-    return __builtin_shufflevector(a, b, from...);
-#else
-    typedef int32_t numbers __attribute__((vector_size(32)));
-    return __builtin_shuffle(a, b, (numbers){from...});
-#endif
-}
+// The filters as the gradients of an image need them: (tap, column, plane), with zeros up to whole vectors of planes.
+struct ImageFilters {
+    const int64_t planes, step;
+    std::vector<float> filters;
 
-// The sums of four vectors, together with fewer permutations than one by one.
-INLINE void sums_of_lanes(const octet *v, float *sums) {
-    octet half[2], quarter;
-    for (int i = 0; i < 2; ++i)
-        half[i] = gathered<0, 1, 2, 3, 8, 9, 10, 11>(v[2 * i], v[2 * i + 1]) +
-                  gathered<4, 5, 6, 7, 12, 13, 14, 15>(v[2 * i], v[2 * i + 1]);
-    quarter =
-        gathered<0, 1, 8, 9, 4, 5, 12, 13>(half[0], half[1]) + gathered<2, 3, 10, 11, 6, 7, 14, 15>(half[0], half[1]);
-    quarter += gathered<1, 0, 3, 2, 5, 4, 7, 6>(quarter, quarter);
-    sums[0] = quarter[0], sums[1] = quarter[4], sums[2] = quarter[2], sums[3] = quarter[6];
-}
+    ImageFilters(const float *bank, const ConvShape &s)
+        : planes(s.channels * s.poses),
+          step((planes + wide_lanes - 1) / wide_lanes * wide_lanes),
+          filters(s.taps() * s.columns * step) {
+        for (int64_t h = 0; h < s.poses; ++h)
+            for (int64_t column = 0; column < s.columns; ++column)
+                for (int64_t c = 0; c < s.channels; ++c)
+                    for (int64_t tap = 0; tap < s.taps(); ++tap)
+                        filters[(tap * s.columns + column) * step + c * s.poses + h] = *bank++;
+    }
+};
 
-// The gradients of P neighbouring positions of C channels from the taps of kernel lines first to last; `up` is where
-// tap (0, 0) of the first position reads. Each is the sum of a vector. Calls body(position, channel, gradient).
-template <int P, int C, typename Body>
-INLINE void image_gradients(const float *up, Steps out, const float *filter, int64_t first, int64_t last,
-                            const ConvShape &s, const Body &body) {
-    wide sum[C][P] = {};
-    const int64_t columns = s.columns, whole = columns / wide_lanes * wide_lanes;
-    const auto add = [&](auto half, const float *above, const float *tap) __attribute__((always_inline)) {
-        wide value[P];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) value[p] = load_wide<half.value>(above + p * out.position);
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) {
-            const wide weight = load_wide<half.value>(tap + c * columns);
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) sum[c][p] += weight * value[p];
-        }
-    };
+// The gradients of P neighbouring positions in V vectors of planes (channel, pose) from the taps of kernel lines first
+// to last; `up` is where tap (0, 0) of the first position reads gradients (column, pose).
+template <int N, int P, int V>
+INLINE void add_image_gradients(const float *up, Steps out, const float *filter, int64_t step, int64_t first,
+                                int64_t last, const ConvShape &s, wide (&sum)[P][V]) {
     for (int64_t i = first; i < last; ++i)
         for (int64_t j = 0; j < s.kernel; ++j) {
             const float *above = up - i * out.line - j * out.position;
-            const float *tap = filter + (i * s.kernel + j) * s.channels * columns;
-            for (int64_t v = 0; v < whole; v += wide_lanes) add(std::false_type(), above + v, tap + v);
-            if (whole < columns) add(std::true_type(), above + whole, tap + whole);
+            const float *weights = filter + (i * s.kernel + j) * s.columns * step;
+            for (int64_t column = 0; column < s.columns; ++column, above += N, weights += step) {
+                wide weight[V];
+                load_all<V, false>(weights, weight);
+#pragma GCC unroll 8
+                for (int p = 0; p < P; ++p) {
+                    const wide value = repeated<N>(above + p * out.position);
+#pragma GCC unroll 8
+                    for (int v = 0; v < V; ++v) sum[p][v] += value * weight[v];
+                }
+            }
         }
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) {
-        octet halves[most_at_once] = {};
-        float total[most_at_once];
-        for (int p = 0; p < P; ++p) halves[p] = both_halves(sum[c][p]);
-        sums_of_lanes(halves, total);
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) body(p, c, total[p]);
-    }
 }
 
 struct ConvTile {
@@ -239,6 +247,7 @@ struct ConvTile {
     const int64_t border = s.kernel - 1, across = s.across(), columns = s.columns;
     Lines at = {};
     std::vector<float> image, responses, gradients;  // (pose, image, line, position, channel or column)
+    std::vector<float> gradients_of_poses;           // the same, (image, line, position, column, pose)
     const float *in_place = nullptr;
 
     ConvTile(const ConvShape &s) : s(s) {}
@@ -321,7 +330,12 @@ struct ConvTile {
                     });
     }
 
-    void clear_gradients() { gradients.assign(s.poses * out_pose(), 0); }
+    // Makes room for the gradients of all responses. What is not one of them, the borders, is zero and stays so: tiles
+    // of one size have the same order.
+    void expect_gradients() {
+        for (std::vector<float> *all : {&gradients, &gradients_of_poses})
+            if (int64_t(all->size()) != s.poses * out_pose()) all->assign(s.poses * out_pose(), 0);
+    }
 
     // Adds those of the filters, in their order.
     void add_filter_gradients(float *filters) {
@@ -340,29 +354,44 @@ struct ConvTile {
     }
 
     // Writes those of x; to lines that earlier tiles of the image have written to, it adds them.
-    void write_image_gradients(const float *filters, float *dx) {
+    template <int N> void write_image_gradients(const ImageFilters &filters, float *dx) {
+        for (int64_t m = 0; m < at.images; ++m)
+            for (int64_t y = 0; y < at.lines; ++y)
+                join<N>(&gradients[out(0, m, y)], across * columns, &gradients_of_poses[N * out(0, m, y)], out_pose());
         for (int64_t m = 0; m < at.images; ++m)
             for (int64_t i = 0; i < in_lines(); ++i) {
                 const int64_t y = at.first + i - s.padding;
                 if (y < 0 || y >= s.height) continue;
                 const bool adds = at.first > 0 && i < border;
-                float *line = dx + ((at.image + m) * s.height + y) * s.width * s.channels * s.poses;
-                for (int64_t h = 0; h < s.poses; ++h) write_line(filters, h, m, i, adds, line);
+                write_line<N>(filters, m, i, adds, dx + ((at.image + m) * s.height + y) * s.width * filters.planes);
             }
     }
+    // (pose, number) -> (number, pose)
+    template <int poses>
+    static void join(const float *__restrict from, int64_t numbers, float *__restrict to, int64_t pose) {
+        for (int64_t n = 0; n < numbers; ++n)
+            for (int h = 0; h < poses; ++h) to[n * poses + h] = from[h * pose + n];
+    }
 
-    void write_line(const float *filters, int64_t h, int64_t m, int64_t i, bool adds, float *line) {
+    template <int N> void write_line(const ImageFilters &filters, int64_t m, int64_t i, bool adds, float *line) {
         const int64_t first = std::max<int64_t>(0, i - at.lines + 1), last = std::min(s.kernel, i + 1);
-        in_parts<most_channels>(s.channels, [&](auto some, int64_t c) {
-            const float *filter = filters + h * s.filter() + c * columns;
-            in_parts<std::min(most_positions, most_at_once)>(s.width, [&](auto number, int64_t p) {
-                const float *up = gradients.data() + out(h, m) + i * out_steps().line + (p + s.padding) * columns;
-                float *to = line + (p * s.channels + c) * s.poses + h;
-                image_gradients<number.value, some.value>(
-                    up, out_steps(), filter, first, last, s, [&](int64_t position, int64_t channel, float value) {
-                        float &gradient = to[(position * s.channels + channel) * s.poses];
-                        gradient = adds ? gradient + value : value;
-                    });
+        const Steps out_of_poses = {N * out_steps().position, N * out_steps().line};
+        in_parts<most_vectors>(filters.step / wide_lanes, [&](auto vectors, int64_t vector) {
+            const int64_t plane = vector * wide_lanes;
+            in_parts<most_positions>(s.width, [&](auto number, int64_t p) {
+                constexpr int P = decltype(number)::value, V = decltype(vectors)::value;
+                wide sum[P][V] = {};
+                const int64_t at_first = out(0, m) + i * out_steps().line + (p + s.padding) * columns;
+                const float *up = gradients_of_poses.data() + N * at_first;
+                add_image_gradients<N>(up, out_of_poses, &filters.filters[plane], filters.step, first, last, s, sum);
+#pragma GCC unroll 8
+                for (int q = 0; q < P; ++q)
+#pragma GCC unroll 8
+                    for (int v = 0; v < V; ++v) {
+                        float *to = line + (p + q) * filters.planes + plane + v * wide_lanes;
+                        const int count = int(std::min<int64_t>(wide_lanes, filters.planes - plane - v * wide_lanes));
+                        store_first(to, adds ? load_first(to, count) + sum[q][v] : sum[q][v], count);
+                    }
             });
         });
     }

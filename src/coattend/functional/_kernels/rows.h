@@ -52,12 +52,18 @@ INLINE void store(bfloat16 *to, vec v) {
 // The last columns of a row may be fewer than the lanes of a vector.
 template <bool whole, typename T> INLINE vec get(const T *from, int count) {
     if (whole) return load(from);
+#if VECTOR_BYTES == 64
+    if constexpr (std::is_same_v<T, float>) return (vec)_mm512_maskz_loadu_ps(__mmask16((1 << count) - 1), from);
+#endif
     T values[lanes] = {};
     std::memcpy(values, from, count * sizeof(T));
     return load(values);
 }
 template <bool whole, typename T> INLINE void put(T *to, vec v, int count) {
     if (whole) return store(to, v);
+#if VECTOR_BYTES == 64
+    if constexpr (std::is_same_v<T, float>) return _mm512_mask_storeu_ps(to, __mmask16((1 << count) - 1), (__m512)v);
+#endif
     T values[lanes];
     store(values, v);
     std::memcpy(to, values, count * sizeof(T));

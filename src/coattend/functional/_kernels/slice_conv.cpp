@@ -1,6 +1,8 @@
 // A group convolution with co-attention to each slice: responses of a few lines are attended to and summed in the
 // cache, and are computed again for the gradients, so that the responses of all slices are never in memory.
 
+#include "wide_vectors.h"
+
 #include "conv_tile.h"
 #include "slice_rows.h"
 
@@ -31,6 +33,7 @@ void differentiate(const float *dy, const float *x, const float *bank, const flo
     const ConvShape &s = shape.conv;
     const SliceFactors<N> a(matrices, shape.slices);
     const std::vector<float> filters = filters_of(bank, s), zeros(s.columns);
+    const ImageFilters image_filters(bank, s);
     const Tiles tiles(s);
     const int64_t groups = tiles.number / tiles.per_image;
     // Sums are taken in chunks of images that depend on the shape alone.
@@ -49,14 +52,14 @@ void differentiate(const float *dy, const float *x, const float *bank, const flo
             for (int64_t number = i * per_chunk * tiles.per_image; number < last; ++number) {
                 tile.take(x, tiles.at(number));
                 tile.convolve(filters.data(), zeros.data());
-                tile.clear_gradients();
+                tile.expect_gradients();
                 tile.for_lines([&](const float *responses, int64_t position) {
                     differentiate_slice_rows(dy + position * s.columns, responses, {s.columns, tile.out_pose()}, a,
                                              shape.slices, tile.across,
                                              &tile.gradients[responses - tile.responses.data()], da.data(), dmatrix);
                 });
                 tile.add_filter_gradients(&filter_parts[i * filters.size()]);
-                tile.write_image_gradients(filters.data(), dx);
+                tile.write_image_gradients<N>(image_filters, dx);
             }
             a.add_sums(da.data(), s.columns, dmatrix);
         }
