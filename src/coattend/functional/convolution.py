@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coattend.functional.attention import attend, attend_slices, attention_matrices
 from coattend.functional.checks import check_input, check_parameters, checked_relative
+from coattend.functional.dispatch import computed_type
 from coattend.functional.filter_bank import (
     lifting_filters,
     pose_filters,
@@ -262,7 +263,8 @@ def slice_attentive_conv2d(
     if not callable(attention):
         matrices = attention_matrices(name, attention, len(weight) * slices, group)
         if in_parts and slices_stay_in_cache(x, bank, matrices, slices, geometry):
-            y = torch.ops.coattend.slice_convolution(channels_last(x), bank, matrices, tables.rows, geometry.padding)
+            read, *factors = channels_last(x.to(computed_type(x))), bank.float(), matrices.float()
+            y = torch.ops.coattend.slice_convolution(read, *factors, tables.rows, geometry.padding)
             return add_bias(y, bias)
         attention = lambda planes, rows, step: attend_slices(planes, matrices, rows, step)  # noqa: E731
     by_pose = geometry._replace(groups=group.order * geometry.groups)

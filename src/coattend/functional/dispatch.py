@@ -75,6 +75,11 @@ def autocasts(x: Tensor) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
+def computed_type(x: Tensor) -> torch.dtype:
+    """Return the type in which a convolution of a tensor is computed: that of autocast where it is on."""
+    return torch.get_autocast_dtype(x.device.type) if autocasts(x) else x.dtype
+
+
 def build_kernels() -> bool:
     """Load the C++ kernels, build them first unless they are in the cache, and return whether they are available.
 

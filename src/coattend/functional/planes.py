@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coattend.functional.dispatch import autocasts, decomposes, is_eager
+from coattend.functional.dispatch import autocasts, computed_type, decomposes, is_eager
 from coattend.functional.geometry import Geometry
 from coattend.functional.layout import folded, joined, prefers_channels_last
 from coattend.functional.tables import BlockTables
@@ -151,33 +151,46 @@ def bank_channels_last(bank: Tensor) -> Tensor:
 def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, slices: int, geometry: Geometry) -> bool:
     """Return whether the operator ``slice_convolution`` computes a slice-attentive convolution, and is faster."""
     order = x.shape[2]
-    if order not in (2, 4, 8) or slices != order or {bank.dtype, matrices.dtype} != {torch.float32}:
+    if order not in (2, 4, 8) or slices != order or not {bank.dtype, matrices.dtype} <= {torch.float32, x.dtype}:
         return False
     # Graphs that are exported for any batch may not ask for its size: the other question comes first.
-    if not stays_in_cache(x, len(matrices), geometry, order):
+    if not stays_in_cache(x, len(matrices), geometry, order, multiplied_types()):
         return False
     needs_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, bank, matrices))
     return x.shape[0] >= FEWEST_IMAGES or not needs_gradients
 
 
-def stays_in_cache(x: Tensor, columns: int, geometry: Geometry, poses: int = 1) -> bool:
+def multiplied_types() -> tuple[torch.dtype, ...]:
+    """Return the types of maps that kernels convolve as fast as libraries do."""
+    from coattend.functional._kernels import cpu
+
+    cpu.library()
+    return (torch.float32, torch.bfloat16) if cpu.STATE.multiplies_bfloat16 else (torch.float32,)
+
+
+def stays_in_cache(
+    x: Tensor,
+    columns: int,
+    geometry: Geometry,
+    poses: int = 1,
+    types: tuple[torch.dtype, ...] = (torch.float32,),
+) -> bool:
     """Return whether a kernel can convolve a few lines at a time and attend to them at once, in the cache.
 
-    Each of ``poses`` channel groups of x has so many columns of responses.
+    Each of ``poses`` channel groups of x has so many columns of responses; ``types``: those that the kernel takes.
     """
     is_supported = (
         geometry.stride == geometry.dilation == geometry.groups == 1
         and (geometry.padding_mode == "zeros" or geometry.padding == 0)
         and columns % 8 == 0
-        and x.dtype == torch.float32
-        and not autocasts(x)
+        and computed_type(x) in types
         and prefers_channels_last(x)
     )
     if not is_supported:
         return False
     filters = columns * x.shape[1:-2].numel() * geometry.kernel_size**2
     line = poses * columns * geometry.output_size(x.shape[-1])
-    return 4 * filters <= TILE_FILTER_BYTES and 4 * line <= TILE_LINE_BYTES
+    return computed_type(x).itemsize * filters <= TILE_FILTER_BYTES and 4 * line <= TILE_LINE_BYTES
 
 
 def convolve_blocks(x: Tensor, bank: Tensor, bias: Tensor | None, geometry: Geometry, tables: BlockTables) -> Tensor:

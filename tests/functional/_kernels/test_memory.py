@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coattend.functional._kernels import cpu, rows
 from coattend.functional._kernels.conv_attention import conv_attention, conv_statistics
+from coattend.functional._kernels.slice_convolution import LANES
 from coattend.functional.attention import attend_formula, attend_slices_formula, plane_index
 from coattend.functional.dynamic import ContextNorm, filter_formula
 from coattend.functional.gates import GateBanks, mask_formula
@@ -131,23 +132,53 @@ def slice_formula(x: Tensor, bank: Tensor, matrix: Tensor, rows: list[int], padd
     return attend_slices_formula(planes, matrix, plane_index(planes, rows, order), order)
 
 
+SLICE_SHAPES = (  # images, channels in and out, kernel, padding, height, width
+    (2, 2, 4, 3, 0, 3, 3),
+    (7, 3, 8, 3, 1, 5, 4),  # several images in a tile, and fewer in the last
+    (2, 1, 40, 1, 0, 40, 7),  # several tiles in an image
+    (1, 11, 48, 2, 2, 23, 17),  # whose lines overlap; more channels than registers hold at once
+    (1, 2, 4, 5, 4, 2, 1),
+    (1, 3, 40, 7, 3, 19, 9),  # lines of three tiles
+)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)  # rounded responses have other maxima
 @EVERY_WAY
 def test_slice_convolution(way: Way, dtype: torch.dtype) -> None:
-    shapes = (
-        (2, 2, 4, 3, 0, 3, 3),
-        (7, 3, 8, 3, 1, 5, 4),  # several images in a tile, and fewer in the last
-        (2, 1, 40, 1, 0, 40, 7),  # several tiles in an image
-        (1, 11, 48, 2, 2, 23, 17),  # whose lines overlap; more channels than registers hold at once
-        (1, 2, 4, 5, 4, 2, 1),
-    )
     for order in ORDERS[:-1]:
-        for batch, channels, outputs, k, padding, height, width in shapes:
+        for batch, channels, outputs, k, padding, height, width in SLICE_SHAPES:
             out = max(1, outputs // order)
             x, bank = torch.randn(batch, channels, order, height, width), torch.randn(order**2 * out, channels, k, k)
             given, (rows, _) = (x, bank, torch.randn(order * out, order, order)), by_input_pose(out, order)
             ours = partial(OPS.slice_convolution, rows=rows, padding=padding)
             check(ours, partial(slice_formula, rows=rows, padding=padding), given, way, dtype)
+
+
+@EVERY_WAY
+def test_slice_convolution_of_maps_in_bfloat16(way: Way) -> None:
+    for order in (2, 4, 8):
+        for batch, channels, outputs, k, padding, height, width in SLICE_SHAPES:
+            if outputs % LANES:
+                continue  # there is no kernel
+            (rows, _), out = by_input_pose(outputs // order, order), outputs // order
+            x, bank = torch.randn(batch, channels, order, height, width), torch.randn(order * outputs, channels, k, k)
+            bank, matrix = bank.bfloat16().float(), torch.randn(order * out, order, order, dtype=torch.float32)
+            leaves = [way(tensor).requires_grad_() for tensor in (x.bfloat16(), bank, matrix)]
+            y = OPS.slice_convolution(*leaves, rows, padding)
+            up = way(torch.randn(y.shape).bfloat16())
+            ours = y.detach(), *torch.autograd.grad(y, leaves, up)
+
+            # The responses are float32; their gradients are rounded, as those of a map between two layers.
+            wide, filters, matrices = (leaf.detach().double().requires_grad_() for leaf in leaves)
+            planes = torch.conv2d(wide.transpose(1, 2).flatten(1, 2), filters, padding=padding, groups=order)
+            exact = attend_slices_formula(planes, matrices, plane_index(planes, rows, order), order)
+            of_planes, of_matrices = torch.autograd.grad(exact, [planes, matrices], up.double(), retain_graph=True)
+            others = torch.autograd.grad(planes, [wide, filters], of_planes.bfloat16().double())
+            for mine, other in zip(ours, (exact.detach(), *others, of_matrices), strict=True):
+                scale = max(1.0, float(other.abs().max()))
+                tolerance = 1e-3 if mine.dtype == torch.float32 else 5e-3
+                torch.testing.assert_close(mine.double(), other, rtol=0, atol=tolerance * scale)
+            assert [tensor.dtype for tensor in ours] == [torch.bfloat16] * 2 + [torch.float32] * 2
 
 
 @EVERY_WAY

@@ -99,7 +99,31 @@ def test_when_it_is_chosen(decisions: list[bool]) -> None:
         layer().float()(x[:7])  # one image for each thread: too few
     with memory_format("planes"):
         layer().float()(x)
-    assert decisions == [True] + [False] * 8
+    in_bfloat16 = [cpu.STATE.multiplies_bfloat16] * 2
+    assert decisions == [True] + [False] * 4 + in_bfloat16 + [False] * 2
+
+
+@pytest.mark.skipif(not cpu.build_library() or not cpu.STATE.multiplies_bfloat16, reason="no products of bfloat16")
+@pytest.mark.parametrize("autocasts", [True, False])
+def test_layers_in_bfloat16(autocasts: bool, decisions: list[bool]) -> None:
+    conv = layer(outputs=4, padding=1).float()
+    for parameter in conv.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    x = torch.randn(9, 2, 4, 7, 6).bfloat16()
+    expected = copy.deepcopy(conv).double()(x.double())
+    given = x.float() if autocasts else x
+    net = conv if autocasts else conv.bfloat16()
+    with memory_format("channels_last"), torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+        y = net(given.requires_grad_())
+    assert decisions == [False, True]  # none in float64
+    assert y.dtype == torch.bfloat16
+    exact = expected.detach()
+    torch.testing.assert_close(y.double(), exact, rtol=0, atol=0.01 * float(exact.abs().max()))
+    for tensor, gradient in zip(
+        [given, *net.parameters()], torch.autograd.grad(y.sum(), [given, *net.parameters()]), strict=True
+    ):
+        assert gradient.dtype == tensor.dtype
+        assert gradient.isfinite().all()
 
 
 def test_second_gradients() -> None:
@@ -126,9 +150,10 @@ def test_the_kernels_gradients_are_differentiated_by_the_formula() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5 * float(found[1].abs().max()))
 
 
-def test_results_do_not_depend_on_the_number_of_threads() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
     conv = layer(outputs=4).float()
-    x = channels_last(torch.randn(70, 2, 4, 9, 8, dtype=torch.float32)).requires_grad_()
+    x = channels_last(torch.randn(70, 2, 4, 9, 8).to(dtype)).requires_grad_()
     given, results = [t.requires_grad_() for t in arguments(conv, x)[:3]], []
     for threads in (1, 3):
         torch.set_num_threads(threads)

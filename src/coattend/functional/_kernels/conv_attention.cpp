@@ -46,9 +46,9 @@ void normalize(const float *x, const float *bank, const float *bias, const float
     const RowShape line = rows_of_line(shape);
     const Factors<N> a(matrices, channels, line);
     const Affine affine(line, channels, weight, shift, mean, variance, shape.norm.eps);
-    const std::vector<float> filters = filters_of(bank, s);
+    const std::vector<float> filters = filters_of<float>(bank, s);
     const vec lowest = vec{} + (shape.norm.relu ? 0.f : -INFINITY);
-    Tiles(s).for_each(x, [&](ConvTile &tile, int64_t) {
+    Tiles(s).for_each(x, [&](ConvTile<float> &tile, int64_t) {
         tile.convolve(filters.data(), bias);
         tile.for_lines([&](const float *responses, int64_t position) {
             float *to = z + position * s.columns;
@@ -70,7 +70,7 @@ std::vector<float> first_means(const float *x, const float *filters, const float
     const ConvShape &s = shape.conv;
     const RowShape line = rows_of_line(shape);
     const int64_t channels = shape.norm.map.channels;
-    ConvTile tile(s);
+    ConvTile<float> tile(s);
     tile.take(x, Tiles(s).at(0));
     tile.convolve(filters, bias);
     std::vector<double> sums(padded(line.outputs()));
@@ -97,11 +97,11 @@ void find_statistics(const float *x, const float *bank, const float *bias, const
     const RowShape line = rows_of_line(shape);
     const int64_t channels = shape.norm.map.channels, columns = line.outputs(), step = padded(columns);
     const Factors<N> a(matrices, channels, line);
-    const std::vector<float> filters = filters_of(bank, s);
+    const std::vector<float> filters = filters_of<float>(bank, s);
     const std::vector<float> pivot = first_means(x, filters.data(), bias, a, shape), pivots = per_column(line, pivot);
     const Tiles tiles(s);
     std::vector<float> parts(tiles.number * 2 * step);
-    tiles.for_each(x, [&](ConvTile &tile, int64_t i) {
+    tiles.for_each(x, [&](ConvTile<float> &tile, int64_t i) {
         tile.convolve(filters.data(), bias);
         float *sums = &parts[i * 2 * step], *squares = sums + step;
         tile.for_lines([&](const float *responses, int64_t position) {

@@ -30,10 +30,15 @@ ROW_FUNCTIONS = (
 )
 FUNCTIONS = (
     "coattend_largest_order",
+    "coattend_multiplies_bfloat16",
     *(f"coattend_{step}ward_{name}" for step in ("for", "back", "pool_for", "pool_back") for name in TYPES.values()),
     *(f"coattend_{name}_{dtype}" for name in ROW_FUNCTIONS for dtype in ("float", "bfloat16")),
-    *(f"coattend_slice_conv_{step}ward_float" for step in ("for", "back")),
-    *(f"coattend_constant_{step}ward_{dtype}" for step in ("for", "back") for dtype in ("float", "bfloat16")),
+    *(
+        f"coattend_{name}_{step}ward_{dtype}"
+        for name in ("slice_conv", "constant")
+        for step in ("for", "back")
+        for dtype in ("float", "bfloat16")
+    ),
     *(f"coattend_conv_{name}_float" for name in ("attention", "statistics")),
 )
 
@@ -147,12 +152,19 @@ def _run(
 
 @dataclass
 class State:
-    """The kernels of this process, whether it has tried to load and to build them, and the faster memory format."""
+    """The kernels of this process, whether it has tried to load and to build them, and what is fast on this machine."""
 
     library: ctypes.CDLL | None = None
     has_loaded: bool = False
     has_built: bool = False
     channels_last_is_faster: bool = False
+    multiplies_bfloat16: bool = False
+
+    def take(self, library: ctypes.CDLL | None) -> None:
+        """Use a library, or None."""
+        self.library, self.has_loaded = library, True
+        self.channels_last_is_faster = library is not None and channels_last_is_faster()
+        self.multiplies_bfloat16 = library is not None and bool(library.coattend_multiplies_bfloat16())
 
 
 STATE = State()
@@ -161,18 +173,17 @@ STATE = State()
 def library() -> ctypes.CDLL | None:
     """Return the kernels, loaded from the cache when first used, or None if unavailable; starts no compiler."""
     if not STATE.has_loaded:
-        STATE.library, STATE.has_loaded = _available(_cached_library), True
-        STATE.channels_last_is_faster = STATE.library is not None and channels_last_is_faster()
+        STATE.take(_available(_cached_library))
     return STATE.library
 
 
 def build_library() -> bool:
     """Build the kernels unless they are in the cache, and return whether they are available."""
     if not STATE.has_built:
-        STATE.library, STATE.has_loaded, STATE.has_built = _available(_built_library), True, True
-        if STATE.library is not None:
+        library, STATE.has_built = _available(_built_library), True
+        if library is not None:
             measure_formats()
-        STATE.channels_last_is_faster = STATE.library is not None and channels_last_is_faster()
+        STATE.take(library)
     return STATE.library is not None
 
 

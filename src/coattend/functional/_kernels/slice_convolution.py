@@ -21,6 +21,7 @@ from coattend.functional.attention import attend_slices_formula, plane_index
 from coattend.functional.checks import check_gradient, check_one_device, check_rows, check_tensor
 from coattend.functional.layout import channels_last, empty_like, folded, in_format_of
 
+TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 LANES = 8  # of a vector: the kernel has no remainder of columns
 ORDERS = (2, 4, 8)
 
@@ -36,8 +37,9 @@ def slice_convolution(x: Tensor, bank: Tensor, matrix: Tensor, rows: list[int], 
 
     Args:
         x: a map (batch, in, group, height, width).
-        bank: the filters (group * out * group, in, k, k), see :func:`coattend.functional.filter_bank.slice_filters`.
-        matrix: of co-attention, (out * group, group, group).
+        bank: the filters (group * out * group, in, k, k), of the type of x or float32, see
+            :func:`coattend.functional.filter_bank.slice_filters`.
+        matrix: of co-attention, (out * group, group, group), of the type of the bank.
         rows: the plane of each slice and pose of the first output channel, see ``slice_tables``.
         padding: zeros around the map.
 
@@ -48,7 +50,7 @@ def slice_convolution(x: Tensor, bank: Tensor, matrix: Tensor, rows: list[int], 
     if not _has_kernel(x, bank, matrix):
         _, planes = _responses(x, bank, padding)
         index = plane_index(planes, rows, x.shape[2])
-        return in_format_of(attend_slices_formula(planes, matrix, index, x.shape[2]), x)
+        return in_format_of(attend_slices_formula(planes, matrix.to(x.dtype), index, x.shape[2]), x)
     inner = channels_last(x)
     y = empty_like(inner, shape)
     _call("forward", (inner, bank.contiguous(), matrix.contiguous(), y), x, bank, rows, y, padding)
@@ -76,7 +78,8 @@ def slice_convolution_backward(
 def _has_kernel(x: Tensor, bank: Tensor, matrix: Tensor) -> bool:
     order = x.shape[2]
     return (
-        {tensor.dtype for tensor in (x, bank, matrix)} == {torch.float32}
+        x.dtype in TYPES
+        and {bank.dtype, matrix.dtype} == {torch.float32}
         and x.device.type == "cpu"
         and order in ORDERS
         and len(bank) // order % LANES == 0
@@ -94,7 +97,7 @@ def _call(
     slices = RowShape(positions, y.shape[1], order, order, ctypes.addressof(offsets), order, threads)
     columns = len(bank) // order
     conv = ConvShape(images, height, width, order, channels, columns, bank.shape[-1], padding, threads)
-    kernel = getattr(cpu.library(), f"coattend_slice_conv_{direction}_float")
+    kernel = getattr(cpu.library(), f"coattend_slice_conv_{direction}_{TYPES[x.dtype]}")
     kernel(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.byref(Shape(slices, conv)))
     del offsets
 
@@ -125,7 +128,7 @@ def _checked_shape(
 def _responses(x: Tensor, bank: Tensor, padding: int) -> tuple[Tensor, Tensor]:
     """Return the planes of a map, pose by pose, and the responses of all slices to them."""
     read = folded(x.transpose(1, 2))
-    return read, F.conv2d(read, bank, padding=padding, groups=x.shape[2])
+    return read, F.conv2d(read, bank.to(x.dtype), padding=padding, groups=x.shape[2])
 
 
 def _gradients_formula(
@@ -135,11 +138,13 @@ def _gradients_formula(
     order = x.shape[2]
     read, planes = _responses(x, bank, padding)
     index = plane_index(planes, rows, order)
-    grad_planes, grad_matrix = attend_slices_gradients(grad, planes, matrix, index, order)
+    grad_planes, grad_matrix = attend_slices_gradients(grad.to(x.dtype), planes, matrix.to(x.dtype), index, order)
+    geometry = [1, 1], [padding] * 2, [1, 1], False, [0, 0], order
     grad_read, grad_bank, _ = torch.ops.aten.convolution_backward(
-        grad_planes, read, bank, None, [1, 1], [padding] * 2, [1, 1], False, [0, 0], order, [True, True, False]
+        grad_planes, read, bank.to(x.dtype), None, *geometry, [True, True, False]
     )
-    return grad_read.unflatten(1, (order, -1)).transpose(1, 2), grad_bank, grad_matrix
+    grad_x = grad_read.unflatten(1, (order, -1)).transpose(1, 2)
+    return grad_x, grad_bank.to(bank.dtype), grad_matrix.to(matrix.dtype)
 
 
 def _fake(x: Tensor, bank: Tensor, matrix: Tensor, rows: list[int], padding: int) -> Tensor:

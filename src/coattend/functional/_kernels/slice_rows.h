@@ -76,8 +76,8 @@ template <int N> struct SliceAttention {
     }
 };
 
-template <int N, bool whole, typename T>
-INLINE bool attend_slice_columns(const T *x, SliceSteps steps, const SliceFactors<N> &a, Columns at, T *y,
+template <int N, bool whole, typename T, typename Y>
+INLINE bool attend_slice_columns(const T *x, SliceSteps steps, const SliceFactors<N> &a, Columns at, Y *y,
                                  int64_t columns) {
     const float *matrix = a.of(at.first);
     vec squares = vec{};
@@ -93,9 +93,9 @@ INLINE bool attend_slice_columns(const T *x, SliceSteps steps, const SliceFactor
     return were_ordinary(squares);
 }
 
-template <int N, bool whole, typename T>
-INLINE bool differentiate_slice_columns(const T *dy, int64_t columns, const T *x, SliceSteps steps,
-                                        const SliceFactors<N> &a, Columns at, T *dx, float *da) {
+template <int N, bool whole, typename T, typename Y>
+INLINE bool differentiate_slice_columns(const Y *dy, int64_t columns, const T *x, SliceSteps steps,
+                                        const SliceFactors<N> &a, Columns at, Y *dx, float *da) {
     const float *matrix = a.of(at.first);
     vec squares = vec{};
     SliceAttention<N> attention;
@@ -145,8 +145,8 @@ std::vector<T> poses_side_by_side(const T *x, SliceSteps steps, int64_t rows, in
 }
 
 // Attends to some positions, x (position, pose, column) in steps, and sums the slices: y (rows, columns).
-template <int N, typename T>
-void attend_slice_rows(const T *x, SliceSteps steps, const SliceFactors<N> &a, const RowShape &s, int64_t rows, T *y) {
+template <int N, typename T, typename Y>
+void attend_slice_rows(const T *x, SliceSteps steps, const SliceFactors<N> &a, const RowShape &s, int64_t rows, Y *y) {
     const int64_t columns = s.outputs();
     for_columns(columns, [&](auto whole, int64_t v, int count) {
         const Columns at = {v, rows, count};
@@ -165,9 +165,9 @@ void attend_slice_rows(const T *x, SliceSteps steps, const SliceFactors<N> &a, c
 }
 
 // The gradients: dx in the steps of x; sums for those of the matrices are added to da and, from tiles, to dmatrices.
-template <int N, typename T>
-void differentiate_slice_rows(const T *dy, const T *x, SliceSteps steps, const SliceFactors<N> &a, const RowShape &s,
-                              int64_t rows, T *dx, float *da, float *dmatrices) {
+template <int N, typename T, typename Y>
+void differentiate_slice_rows(const Y *dy, const T *x, SliceSteps steps, const SliceFactors<N> &a, const RowShape &s,
+                              int64_t rows, Y *dx, float *da, float *dmatrices) {
     const int64_t columns = s.outputs();
     for_columns(columns, [&](auto whole, int64_t v, int count) {
         const Columns at = {v, rows, count};
@@ -180,7 +180,9 @@ void differentiate_slice_rows(const T *dy, const T *x, SliceSteps steps, const S
                                 dmatrices + k * N * N, s, k / N, k % N, rows, *scratch);
         for (int64_t r = 0; r < rows; ++r)
             for (int h = 0; h < N; ++h)
-                std::copy_n(&gradients[(r * N + h) * columns + v], count, dx + r * steps.position + h * steps.pose + v);
+                for (int i = 0; i < count; ++i)
+                    assign(dx[r * steps.position + h * steps.pose + v + i],
+                           number(gradients[(r * N + h) * columns + v + i]));
     });
 }
 
