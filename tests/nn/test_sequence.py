@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import coattend as ca
 from coattend._timing import saved_bytes
 from coattend.functional import memory_format
+from coattend.functional._kernels import cpu
 from coattend.functional.layout import channels_last
 from coattend.nn import norm
 from coattend.nn.sequence import FusedSequential
@@ -229,6 +230,36 @@ def test_attention_and_statistics_join_a_convolution_in_training(
         torch.testing.assert_close(mine.double(), other.double(), rtol=1e-4, atol=1e-5 * scale)
 
 
+@pytest.mark.skipif(not cpu.build_library() or not cpu.STATE.multiplies_bfloat16, reason="no products of bfloat16")
+@pytest.mark.parametrize("kind", ["group", "lifting", "one channel"])
+@pytest.mark.parametrize("autocasts", [True, False])
+def test_attention_joins_a_convolution_in_bfloat16(
+    kind: str, autocasts: bool, passes: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = FusedSequential(*attentive("group" if kind == "group" else "lifting"))
+    if kind == "one channel":
+        network[0] = ca.nn.LiftingConv2d(1, network[0].out_channels, 3, "p4")
+    channels = network[0].in_channels
+    x = torch.randn(5, channels, 4, 13, 9) if kind == "group" else torch.randn(5, channels, 13, 9)
+    up, results = torch.randn(5, network[0].out_channels, 4, 11, 7).bfloat16(), []
+    for joins in (True, False):
+        net, given = copy.deepcopy(network), x.clone().requires_grad_()
+        if not joins:
+            monkeypatch.setattr(norm, "attention_joins", lambda *_: False)
+        if not autocasts:
+            net, given = net.bfloat16(), x.bfloat16().requires_grad_()
+        with memory_format("channels_last"), torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+            y = net(given)
+        assert y.dtype == torch.bfloat16
+        weights = [p for name, p in net.named_parameters() if name != "0.bias"]  # which has no effect
+        results.append([y.detach(), *torch.autograd.grad(y, [given, *weights], up), *net.buffers()])
+    assert passes == [True]
+    # Convolutions that sum in another order round some responses to the next number, which may be another maximum.
+    for joined, one_by_one in zip(*results, strict=True):
+        assert joined.dtype == one_by_one.dtype
+        assert float((joined - one_by_one).double().norm() / one_by_one.double().norm()) < 0.05
+
+
 def test_second_gradients_of_a_convolution_that_attention_joins(passes: list[bool]) -> None:
     network = FusedSequential(*attentive())
     x = torch.randn(2, 2, 4, 5, 5, requires_grad=True)
@@ -278,7 +309,7 @@ def test_when_attention_does_not_join_a_convolution(passes: list[bool]) -> None:
             with pytest.raises(ValueError, match=r"CoAttention has torch.float64 parameters"):
                 mixed(x)
     # Filters of some relative poses, subclasses and attention of another type are not asked about.
-    assert passes == [False] * 6
+    assert passes == [False] * 4 + [cpu.STATE.multiplies_bfloat16, False]
     with torch.no_grad(), pytest.raises(ValueError, match="expects a map"):
         FusedSequential(*attentive()).eval()(x[:, :, :2])
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.attention import attend_formula
-from coattend.functional.dispatch import decomposes, is_eager
+from coattend.functional.dispatch import computed_type, decomposes, is_eager
 from coattend.functional.geometry import Geometry
 from coattend.functional.layout import TYPES, folded, is_channels_last
-from coattend.functional.planes import bank_channels_last, conv2d_gradients, stays_in_cache
+from coattend.functional.planes import add_bias, bank_channels_last, conv2d_gradients, multiplied_types, stays_in_cache
 
 FUSED_ORDERS = (2, 4, 8)
 
@@ -76,11 +76,11 @@ def attention_joins(
     """
     if not (order in FUSED_ORDERS and x.numel() > 0 and is_eager(x)):
         return False
-    if any(tensor is not None and tensor.dtype != torch.float32 for tensor in parameters):
+    if any(tensor is not None and tensor.dtype not in (torch.float32, x.dtype) for tensor in parameters):
         return False
     # Libraries convolve blocks of 16 planes, of which the last one is half empty here; else they are as fast.
     is_faster = planes % 16 == 8 and geometry.kernel_size > 1
-    return is_faster and stays_in_cache(x, planes, geometry) and _has_kernels()
+    return is_faster and stays_in_cache(x, planes, geometry, types=multiplied_types()) and _has_kernels()
 
 
 def _has_kernels() -> bool:
@@ -106,6 +106,7 @@ def convolve_and_normalize(
     ``bank``, ``conv_bias``, ``padding``: of the plain convolution that computes the map. There are gradients with
     statistics of the batch only.
     """
+    x = x.to(computed_type(x))
     if statistics is None:
         return ConvolutionAndNorm.apply(x, bank, conv_bias, matrix, weight, bias, eps, relu, padding)
     from coattend.functional._kernels.conv_attention import conv_attention
@@ -153,7 +154,7 @@ class ConvolutionAndNorm(torch.autograd.Function):
         given = (x, bank, conv_bias, matrix, weight, bias)
         wanted = [tensor for tensor, needed in zip(given, ctx.needs_input_grad, strict=False) if needed]
         if torch.is_grad_enabled():
-            planes = F.conv2d(folded(x), bank, conv_bias, padding=ctx.padding)
+            planes = add_bias(F.conv2d(folded(x), bank.to(x.dtype), padding=ctx.padding), conv_bias)
             again = planes.unflatten(1, matrix.shape[:2])
             result = normalize_formula(again, matrix, weight, bias, None, ctx.eps, ctx.relu)[0]
             gradients = iter(torch.autograd.grad(result, wanted, grad, create_graph=True))
@@ -163,9 +164,13 @@ class ConvolutionAndNorm(torch.autograd.Function):
         )
         needed = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], conv_bias is not None and ctx.needs_input_grad[2]]
         grad_x, grad_bank, grad_conv_bias = conv2d_gradients(
-            folded(grad_y), folded(x), bank_channels_last(bank), 1, ctx.padding, 1, needed
+            folded(grad_y), folded(x), bank_channels_last(bank.to(x.dtype)), 1, ctx.padding, 1, needed
         )
         grad_x = None if grad_x is None else grad_x.unflatten(1, x.shape[1:-2])
+        if grad_bank is not None:
+            grad_bank = grad_bank.to(bank.dtype)
+        if grad_conv_bias is not None:
+            grad_conv_bias = grad_conv_bias.to(conv_bias.dtype)
         parameters = (None if t is None else g for t, g in ((weight, grad_weight), (bias, grad_bias)))
         return grad_x, grad_bank, grad_conv_bias, grad_matrix, *parameters, None, None, None
 

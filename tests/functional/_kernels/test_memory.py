@@ -181,15 +181,17 @@ def test_slice_convolution_of_maps_in_bfloat16(way: Way) -> None:
             assert [tensor.dtype for tensor in ours] == [torch.bfloat16] * 2 + [torch.float32] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @EVERY_WAY
-def test_conv_attention(way: Way) -> None:
+def test_conv_attention(way: Way, dtype: torch.dtype) -> None:
     shapes = ((2, 2, 8, 3, 0, 3, 3), (7, 3, 24, 3, 1, 5, 4), (2, 1, 40, 1, 0, 40, 7), (1, 11, 48, 2, 2, 23, 17))
     for order in (2, 4, 8):
         for batch, channels, columns, k, padding, height, width in shapes:
             out, relu = columns // order, bool(k % 2)
             image, bank = torch.randn(batch, channels, height, width), torch.randn(columns, channels, k, k)
             vectors = torch.randn(columns), torch.rand(out), torch.randn(out), torch.randn(out), torch.rand(out)
-            tensors = [way(t.float()) for t in (image, bank, *vectors, torch.randn(out, order, order))]
+            others = bank.to(dtype), *vectors, torch.randn(out, order, order)
+            tensors = [way(image.to(dtype)), *(way(t.float()) for t in others)]
             x, bank, conv_bias, weight, bias, mean, variance, matrix = tensors
             norm = weight, bias, (mean, variance), 1e-5
             ours = conv_attention(x, bank, conv_bias, padding, matrix, *norm, relu)
@@ -198,10 +200,12 @@ def test_conv_attention(way: Way) -> None:
             exact, *_ = normalize_formula(responses, matrix, weight, bias, (mean, variance), 1e-5, relu)
             assert_near(ours, exact)
             y, z, *statistics = conv_statistics(*tensors[:3], padding, tensors[-1])
-            attended = attend_formula(responses, matrix)
+            assert [t.dtype for t in (ours, y, z, *statistics)] == [dtype] * 3 + [torch.float32] * 2
+            attended = attend_formula(responses if dtype == torch.float32 else y.double(), matrix)
             expected = attended.mean((0, 2, 3, 4)), attended.var((0, 2, 3, 4), correction=0)
             for mine, other in zip((y, z, *statistics), (responses, attended, *expected), strict=True):
-                assert_near(mine, other)
+                scale = max(1.0, float(other.abs().max()))
+                torch.testing.assert_close(mine.double(), other, rtol=0, atol=TOLERANCES[dtype] * scale)
 
 
 @EVERY_TYPE

@@ -37,21 +37,20 @@ INLINE void attend_line(const float *x, const Factors<N> &a, const RowShape &lin
     });
 }
 
-template <int N>
-void normalize(const float *x, const float *bank, const float *bias, const float *matrices, const float *weight,
-               const float *shift, const float *mean, const float *variance, float *z,
-               const ConvAttentionShape &shape) {
+template <int N, typename T>
+void normalize(const T *x, const float *bank, const float *bias, const float *matrices, const float *weight,
+               const float *shift, const float *mean, const float *variance, T *z, const ConvAttentionShape &shape) {
     const ConvShape &s = shape.conv;
     const int64_t channels = shape.norm.map.channels;
     const RowShape line = rows_of_line(shape);
     const Factors<N> a(matrices, channels, line);
     const Affine affine(line, channels, weight, shift, mean, variance, shape.norm.eps);
-    const std::vector<float> filters = filters_of<float>(bank, s);
+    const std::vector<T> filters = filters_of<T>(bank, s);
     const vec lowest = vec{} + (shape.norm.relu ? 0.f : -INFINITY);
-    Tiles(s).for_each(x, [&](ConvTile<float> &tile, int64_t) {
+    Tiles(s).for_each(x, [&](ConvTile<T> &tile, int64_t) {
         tile.convolve(filters.data(), bias);
         tile.for_lines([&](const float *responses, int64_t position) {
-            float *to = z + position * s.columns;
+            T *to = z + position * s.columns;
             attend_line(responses, a, line, [&](int64_t v, auto whole, int count, const auto &for_rows) {
                 const vec scale = load(&affine.scale[v]), summand = load(&affine.shift[v]);
                 for_rows([&](int64_t r, vec n) {
@@ -64,13 +63,13 @@ void normalize(const float *x, const float *bank, const float *bias, const float
 }
 
 // The mean of what attention returns for the first lines, per column: sums of differences from it do not cancel.
-template <int N>
-std::vector<float> first_means(const float *x, const float *filters, const float *bias, const Factors<N> &a,
+template <int N, typename T>
+std::vector<float> first_means(const T *x, const T *filters, const float *bias, const Factors<N> &a,
                                const ConvAttentionShape &shape) {
     const ConvShape &s = shape.conv;
     const RowShape line = rows_of_line(shape);
     const int64_t channels = shape.norm.map.channels;
-    ConvTile<float> tile(s);
+    ConvTile<T> tile(s);
     tile.take(x, Tiles(s).at(0));
     tile.convolve(filters, bias);
     std::vector<double> sums(padded(line.outputs()));
@@ -89,28 +88,41 @@ std::vector<float> first_means(const float *x, const float *filters, const float
     return means;
 }
 
+// Writes numbers of a line as those of a map, and rounds them alike: attention is that of the map, also for its
+// gradient.
+template <typename T> void write_line(float *numbers, int64_t count, T *to) {
+    if constexpr (std::is_same_v<T, float>)
+        std::memcpy(to, numbers, count * sizeof(float));
+    else
+        for_columns(count, [&](auto whole, int64_t v, int some) {
+            put<whole.value>(to + v, get<whole.value>(numbers + v, some), some);
+            put<whole.value>(numbers + v, get<whole.value>(to + v, some), some);
+        });
+}
+
 // Writes the responses y, what attention returns for them, z, and its mean and variance.
-template <int N>
-void find_statistics(const float *x, const float *bank, const float *bias, const float *matrices, float *y, float *z,
-                     float *mean, float *variance, const ConvAttentionShape &shape) {
+template <int N, typename T>
+void find_statistics(const T *x, const float *bank, const float *bias, const float *matrices, T *y, T *z, float *mean,
+                     float *variance, const ConvAttentionShape &shape) {
     const ConvShape &s = shape.conv;
     const RowShape line = rows_of_line(shape);
     const int64_t channels = shape.norm.map.channels, columns = line.outputs(), step = padded(columns);
     const Factors<N> a(matrices, channels, line);
-    const std::vector<float> filters = filters_of<float>(bank, s);
+    const std::vector<T> filters = filters_of<T>(bank, s);
     const std::vector<float> pivot = first_means(x, filters.data(), bias, a, shape), pivots = per_column(line, pivot);
     const Tiles tiles(s);
     std::vector<float> parts(tiles.number * 2 * step);
-    tiles.for_each(x, [&](ConvTile<float> &tile, int64_t i) {
+    tiles.for_each(x, [&](ConvTile<T> &tile, int64_t i) {
         tile.convolve(filters.data(), bias);
         float *sums = &parts[i * 2 * step], *squares = sums + step;
-        tile.for_lines([&](const float *responses, int64_t position) {
-            std::memcpy(y + position * s.columns, responses, tile.across * s.columns * sizeof(float));
-            float *to = z + position * s.columns;
+        tile.for_lines([&](float *responses, int64_t position) {
+            write_line(responses, tile.across * s.columns, y + position * s.columns);
+            T *to = z + position * s.columns;
             attend_line(responses, a, line, [&](int64_t v, auto whole, int count, const auto &for_rows) {
                 const vec center = load(&pivots[v]);
                 vec sum = load(sums + v), square = load(squares + v);
-                for_rows([&](int64_t r, vec n) {
+                for_rows([&](int64_t r, vec attended) {
+                    const vec n = rounded<T>(attended);
                     put<whole.value>(to + r * columns + v, n, count);
                     const vec d = n - center;
                     sum += d;
@@ -135,19 +147,20 @@ void find_statistics(const float *x, const float *bank, const float *bias, const
         case 4: return call(4);  \
         case 8: return call(8);  \
     }
+#define NORMALIZE(N) normalize<N>(x, bank, bias, a, weight, shift, mean, variance, z, *s)
+#define STATISTICS(N) find_statistics<N>(x, bank, bias, a, y, z, mean, variance, *s)
+#define DEFINE(T, name)                                                                                                \
+    void coattend_conv_attention_##name(const T *x, const float *bank, const float *bias, const float *a,              \
+                                        const float *weight, const float *shift, const float *mean,                    \
+                                        const float *variance, T *z, const ConvAttentionShape *s) {                    \
+        FOR_ORDERS(NORMALIZE)                                                                                          \
+    }                                                                                                                  \
+    void coattend_conv_statistics_##name(const T *x, const float *bank, const float *bias, const float *a, T *y, T *z, \
+                                         float *mean, float *variance, const ConvAttentionShape *s) {                  \
+        FOR_ORDERS(STATISTICS)                                                                                         \
+    }
 
 extern "C" {
-void coattend_conv_attention_float(const float *x, const float *bank, const float *bias, const float *a,
-                                   const float *weight, const float *shift, const float *mean, const float *variance,
-                                   float *z, const ConvAttentionShape *s) {
-#define CALL(N) normalize<N>(x, bank, bias, a, weight, shift, mean, variance, z, *s)
-    FOR_ORDERS(CALL)
-#undef CALL
-}
-void coattend_conv_statistics_float(const float *x, const float *bank, const float *bias, const float *a, float *y,
-                                    float *z, float *mean, float *variance, const ConvAttentionShape *s) {
-#define CALL(N) find_statistics<N>(x, bank, bias, a, y, z, mean, variance, *s)
-    FOR_ORDERS(CALL)
-#undef CALL
-}
+DEFINE(float, float)
+DEFINE(bfloat16, bfloat16)
 }  // extern "C"

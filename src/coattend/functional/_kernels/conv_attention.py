@@ -1,7 +1,7 @@
 """The kernels of a convolution with co-attention, a norm and a ReLU after it, called through ctypes.
 
-All tensors are float32 on a CPU and fit together, groups have 2, 4 or 8 elements, and the planes that are written are a
-multiple of 8: the callers see to it.
+Maps are float32 or bfloat16 on a CPU, everything fits together, groups have 2, 4 or 8 elements, and the planes that are
+written are a multiple of 8: the callers see to it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch import Tensor
 from coattend.functional._kernels import cpu
 from coattend.functional._kernels.rows import ConvShape, NormShape, row_order
 from coattend.functional.layout import channels_last, empty_like
+
+TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 
 
 class Shape(ctypes.Structure):
@@ -60,7 +62,7 @@ def conv_statistics(
     See :func:`conv_attention`.
     """
     x, y, z = channels_last(x), *(_empty_map(x, bank, padding, matrix) for _ in range(2))
-    mean, variance = (x.new_empty(len(matrix)) for _ in range(2))
+    mean, variance = (x.new_empty(len(matrix), dtype=torch.float32) for _ in range(2))
     _call("statistics", x, (bank, _bias(bank, conv_bias), matrix), (y, z, mean, variance), padding)
     return y, z, mean, variance
 
@@ -87,8 +89,8 @@ def _call(
     rows, sources = row_order(results[0])
     columns, channels, k, _ = parameters[0].shape  # type: ignore[union-attr]
     conv = ConvShape(len(x), *x.shape[-2:], 1, channels, columns, k, padding, torch.get_num_threads())
-    given = [None if tensor is None else tensor.contiguous() for tensor in parameters]
+    given = [None if tensor is None else tensor.float().contiguous() for tensor in parameters]
     addresses = (ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (x, *given, *results))
-    kernel = getattr(cpu.library(), f"coattend_conv_{name}_float")
+    kernel = getattr(cpu.library(), f"coattend_conv_{name}_{TYPES[x.dtype]}")
     kernel(*addresses, ctypes.byref(Shape(NormShape(rows, False, relu, eps), conv)))
     del sources

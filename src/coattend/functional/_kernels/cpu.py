@@ -27,6 +27,8 @@ ROW_FUNCTIONS = (
     "reorder",
     "image_gradient",
     "image_filters",
+    "conv_attention",
+    "conv_statistics",
 )
 FUNCTIONS = (
     "coattend_largest_order",
@@ -39,7 +41,6 @@ FUNCTIONS = (
         for step in ("for", "back")
         for dtype in ("float", "bfloat16")
     ),
-    *(f"coattend_conv_{name}_float" for name in ("attention", "statistics")),
 )
 
 

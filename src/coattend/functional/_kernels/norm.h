@@ -12,6 +12,16 @@ struct NormShape {
     double eps;
 };
 
+// The number that a map of T would hold, as if attention were a layer of its own.
+template <typename T> INLINE vec rounded(vec v) {
+    if constexpr (std::is_same<T, float>::value) return v;
+#ifdef __AVX512BF16__
+    return (vec)(__builtin_convertvector((halves)NATIVE(cvtneps_pbh)(v), words) << 16);
+#else
+    return (vec)(nearest(v) >> 16 << 16);
+#endif
+}
+
 // Numbers per channel as one per column.
 std::vector<float> per_column(const RowShape &s, const std::vector<float> &per_channel) {
     std::vector<float> columns(padded(s.outputs()));

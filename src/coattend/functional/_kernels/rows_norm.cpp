@@ -19,16 +19,6 @@ template <int most, typename Body> INLINE void for_strips(int64_t columns, const
     if (v < columns) body(std::integral_constant<int, 1>(), std::false_type(), v, int(columns - v));
 }
 
-// The number that a map of T would hold, as if attention were a layer of its own.
-template <typename T> INLINE vec rounded(vec v) {
-    if constexpr (std::is_same<T, float>::value) return v;
-#ifdef __AVX512BF16__
-    return (vec)(__builtin_convertvector((halves)NATIVE(cvtneps_pbh)(v), words) << 16);
-#else
-    return (vec)(nearest(v) >> 16 << 16);
-#endif
-}
-
 // Numbers of W neighbouring vectors.
 template <int W> struct Strip {
     vec at[W];
