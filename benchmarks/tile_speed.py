@@ -1,6 +1,6 @@
 """Convolution and attention in one kernel, a few lines at a time, relative to a convolution by torch and another pass.
 
-    python -m benchmarks.tile_speed [--rounds 9] [--threads 2]
+    python -m benchmarks.tile_speed [--rounds 9] [--threads 2] [--bf16]
 
 The rules that choose between the two (``stays_in_cache`` of ``coattend.functional.planes`` and what calls it) are
 switched off: one way is forced, then the other. Rounds are interleaved; every figure is the median of their ratios.
@@ -101,23 +101,26 @@ def ratio(steps: dict[str, Step], rounds: int) -> str:
     return f"{compared('', '', first, second).ratio:.2f}"
 
 
-def example(group: str, channels: int, size: int, batch: int) -> Tensor:
+def example(group: str, channels: int, size: int, batch: int, bf16: bool) -> Tensor:
     """Return a map in channels-last format."""
-    return channels_last(torch.randn(batch, channels, ca.get_group(group).order, size, size))
+    x = torch.randn(batch, channels, ca.get_group(group).order, size, size)
+    return channels_last(x.bfloat16() if bf16 else x)
 
 
-def main(rounds: int = 9, threads: int = 2) -> None:
+def main(rounds: int = 9, threads: int = 2, bf16: bool = False) -> None:
     """Print the tables.
 
     Args:
         rounds: Interleaved rounds; the median counts.
         threads: Threads of torch.
+        bf16: Maps in bfloat16, layers under autocast.
     """
     prepare_process(threads)
-    with memory_format("channels_last"):
+    with memory_format("channels_last"), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         print("slice attention\n", HEADING.format("training"), sep="\n")
         for group, channels, k, size, batch in SLICES:
-            layer, x = ca.nn.SliceCoAttentiveConv2d(channels, channels, k, group), example(group, channels, size, batch)
+            layer = ca.nn.SliceCoAttentiveConv2d(channels, channels, k, group)
+            x = example(group, channels, size, batch, bf16)
             x.requires_grad_()
             figures = [
                 ratio({str(tiles): make(layer, x, tiles) for tiles in (True, False)}, rounds)
@@ -127,7 +130,7 @@ def main(rounds: int = 9, threads: int = 2) -> None:
         print("\nco-attention, norm and ReLU\n", HEADING.format("planes"), sep="\n")
         for group, channels, k, size, batch in OUTPUTS:
             conv, attention = ca.nn.GroupConv2d(channels, channels, k, group).eval(), ca.nn.CoAttention(channels, group)
-            norm, x = ca.nn.GroupBatchNorm2d(channels).eval(), example(group, channels, size, batch)
+            norm, x = ca.nn.GroupBatchNorm2d(channels).eval(), example(group, channels, size, batch, bf16)
             layers = ca.nn.FusedSequential(conv, attention, norm, nn.ReLU()).eval()
             with mock.patch.object(norm_layers, "attention_joins", return_value=False):
                 figure = ratio({"one": one_pass(conv, attention, norm, x), "two": evaluation(layers, x, False)}, rounds)
