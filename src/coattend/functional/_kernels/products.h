@@ -106,22 +106,12 @@ INLINE wide load_first(const float *from, int count) {
     return v;
 #endif
 }
-template <typename T> INLINE void store_first(T *to, wide v, int count) {
-    if constexpr (terms<T> == 1) {
+INLINE void store_first(float *to, wide v, int count) {
 #ifdef __AVX512F__
-        _mm512_mask_storeu_ps(to, __mmask16((1 << count) - 1), (__m512)v);
+    _mm512_mask_storeu_ps(to, __mmask16((1 << count) - 1), (__m512)v);
 #else
-        std::memcpy(to, &v, count * sizeof(float));
+    std::memcpy(to, &v, count * sizeof(float));
 #endif
-    } else {
-#ifdef __AVX512BF16__
-        _mm256_mask_storeu_epi16(to, __mmask16((1 << count) - 1), (__m256i)_mm512_cvtneps_pbh((__m512)v));
-#else
-        T numbers[wide_lanes];
-        for (int i = 0; i < wide_lanes; ++i) numbers[i] = rounded_to<T>(v[i]);
-        std::memcpy(to, numbers, count * sizeof(T));
-#endif
-    }
 }
 
 // Calls body(n as a constant), 1 <= n <= most.

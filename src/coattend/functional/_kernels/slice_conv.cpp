@@ -3,7 +3,7 @@
 
 #include "wide_vectors.h"
 
-#include "conv_tile.h"
+#include "conv_gradients.h"
 #include "slice_rows.h"
 
 namespace {
@@ -44,7 +44,7 @@ void differentiate(const T *dy, const T *x, const float *bank, const float *matr
     std::vector<float> filter_parts(chunks * numbers), matrix_parts(chunks * size);
 #pragma omp parallel num_threads(threads_for(s))
     {
-        TileGradients<T, N> gradients(s);
+        TileGradients<T> gradients(s);
         ConvTile<T> &tile = gradients.tile;
         std::vector<float> da(a.sums());
 #pragma omp for schedule(static)
@@ -57,12 +57,12 @@ void differentiate(const T *dy, const T *x, const float *bank, const float *matr
                 tile.convolve(filters.data(), zeros.data());
                 gradients.expect();
                 tile.for_lines([&](const float *responses, int64_t position) {
-                    differentiate_slice_rows(dy + position * s.columns, responses, {s.columns, tile.out_pose()}, a,
-                                             shape.slices, tile.across,
-                                             &tile.gradients[responses - tile.responses.data()], da.data(), dmatrix);
+                    differentiate_slice_rows(
+                        dy + position * s.columns, responses, {s.columns, tile.out_pose()}, a, shape.slices,
+                        tile.across, &gradients.of_responses[responses - tile.responses.data()], da.data(), dmatrix);
                 });
                 gradients.add_filter_gradients(&filter_parts[i * numbers]);
-                gradients.write_image_gradients(image_filters, dx);
+                gradients.template write_image_gradients<N>(image_filters, dx);
             }
             a.add_sums(da.data(), s.columns, dmatrix);
         }
