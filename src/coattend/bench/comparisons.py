@@ -33,7 +33,14 @@ COMPARISONS = (
     Comparison(PLAIN, p4cnn, plain_network, training=1.02, inference=1.0, in_bf16=True),
     Comparison(OUTPUT, attentive, p4cnn, training=1.08, inference=1.05, saved=1.25, in_bf16=True),
     Comparison("a-p4-CNN (literal formula) / p4-CNN", literal_network, p4cnn),
-    Comparison("a-p4-CNN (slice) / p4-CNN", partial(without_dropout, "a_p4cnn"), p4cnn, training=1.5, inference=1.5),
+    Comparison(
+        "a-p4-CNN (slice) / p4-CNN",
+        partial(without_dropout, "a_p4cnn"),
+        p4cnn,
+        training=1.5,
+        inference=1.5,
+        in_bf16=True,
+    ),
     Comparison(
         "a-DREN (slice) / DREN",
         partial(without_dropout, "a_dren"),
