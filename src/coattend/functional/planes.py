@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coattend.functional.dispatch import autocasts, computed_type, decomposes, is_eager
+from coattend.functional.dispatch import HAS_OPERATORS, autocasts, computed_type, decomposes, is_eager
 from coattend.functional.geometry import Geometry
 from coattend.functional.layout import folded, joined, prefers_channels_last
 from coattend.functional.tables import BlockTables
@@ -162,6 +162,8 @@ def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, slices: int,
 
 def multiplied_types() -> tuple[torch.dtype, ...]:
     """Return the types of maps that kernels convolve as fast as libraries do."""
+    if not HAS_OPERATORS:
+        return (torch.float32,)
     from coattend.functional._kernels import cpu
 
     cpu.library()
