@@ -13,7 +13,7 @@ from coattend.functional.attention import attend_formula
 from coattend.functional.dispatch import computed_type, decomposes, is_eager
 from coattend.functional.geometry import Geometry
 from coattend.functional.layout import TYPES, folded, is_channels_last
-from coattend.functional.planes import add_bias, bank_channels_last, conv2d_gradients, multiplied_types, stays_in_cache
+from coattend.functional.planes import add_bias, bank_channels_last, conv2d_gradients, stays_in_cache
 
 FUSED_ORDERS = (2, 4, 8)
 
@@ -80,7 +80,7 @@ def attention_joins(
         return False
     # Libraries convolve blocks of 16 planes, of which the last one is half empty here; else they are as fast.
     is_faster = planes % 16 == 8 and geometry.kernel_size > 1
-    return is_faster and stays_in_cache(x, planes, geometry, types=multiplied_types()) and _has_kernels()
+    return is_faster and stays_in_cache(x, planes, geometry) and _has_kernels()
 
 
 def _has_kernels() -> bool:

@@ -154,7 +154,7 @@ def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, slices: int,
     if order not in (2, 4, 8) or slices != order or not {bank.dtype, matrices.dtype} <= {torch.float32, x.dtype}:
         return False
     # Graphs that are exported for any batch may not ask for its size: the other question comes first.
-    if not stays_in_cache(x, len(matrices), geometry, order, multiplied_types()):
+    if not stays_in_cache(x, len(matrices), geometry, order):
         return False
     needs_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, bank, matrices))
     return x.shape[0] >= FEWEST_IMAGES or not needs_gradients
@@ -170,22 +170,16 @@ def multiplied_types() -> tuple[torch.dtype, ...]:
     return (torch.float32, torch.bfloat16) if cpu.STATE.multiplies_bfloat16 else (torch.float32,)
 
 
-def stays_in_cache(
-    x: Tensor,
-    columns: int,
-    geometry: Geometry,
-    poses: int = 1,
-    types: tuple[torch.dtype, ...] = (torch.float32,),
-) -> bool:
+def stays_in_cache(x: Tensor, columns: int, geometry: Geometry, poses: int = 1) -> bool:
     """Return whether a kernel can convolve a few lines at a time and attend to them at once, in the cache.
 
-    Each of ``poses`` channel groups of x has so many columns of responses; ``types``: those that the kernel takes.
+    Each of ``poses`` channel groups of x has so many columns of responses.
     """
     is_supported = (
         geometry.stride == geometry.dilation == geometry.groups == 1
         and (geometry.padding_mode == "zeros" or geometry.padding == 0)
         and columns % 8 == 0
-        and computed_type(x) in types
+        and computed_type(x) in multiplied_types()
         and prefers_channels_last(x)
     )
     if not is_supported:
