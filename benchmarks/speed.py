@@ -97,7 +97,10 @@ def main(
     if page is not None and csv is None:
         raise ValueError("--page expects --csv FILE as well: the tables of the page are those of the file.")
     if page is not None and not page.is_file():
-        raise ValueError(f"--page expects a page with the markers of docs/speed.md, got {page}, which is no file.")
+        raise ValueError(
+            f"--page expects a page with the markers of docs/speed.md, got {page}, which is no file; pass that page, "
+            "or leave --page out and use --csv."
+        )
     for path in (csv, plot_to):
         if path is not None:
             check_target(path, overwrite=True)

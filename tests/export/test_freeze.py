@@ -14,9 +14,10 @@ from torch import Tensor, nn
 import coattend as ca
 from coattend.export import LayerTracer, freeze, freeze_layer
 from coattend.export.freeze import frozen_with_outputs
-from coattend.export.fused import FrozenForm
+from coattend.export.fused import FrozenForm, FrozenSliceConv2d
 from coattend.export.graph import Builder, Value
 from coattend.functional import memory_format
+from coattend.functional._kernels import cpu, slice_convolution
 from coattend.nn.observe import estimate_norm_statistics
 
 # One plain and one attentive network per family; within a family the networks share their code.
@@ -254,6 +255,33 @@ def test_bfloat16_loses_no_more_than_unfrozen(name: str) -> None:
     assert all(result.dtype == torch.bfloat16 for result in logits)
     unfrozen, *others = ((result.float() - expected).norm() / expected.norm() for result in logits)
     assert max(others) < 0.02 + 1.5 * unfrozen < 0.3
+
+
+@pytest.mark.skipif(not cpu.build_library() or not cpu.STATE.multiplies_bfloat16, reason="no products of bfloat16")
+@pytest.mark.parametrize("autocasts", [False, True])
+def test_slices_in_bfloat16_have_their_kernel(autocasts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = mock.Mock(wraps=slice_convolution._call)
+    monkeypatch.setattr(slice_convolution, "_call", calls)
+    model = ready(ca.create_model("a_p4cnn"), 1, 28, 28).float()
+    x, network = torch.randn(2, 1, 28, 28, dtype=torch.float32), freeze(model)
+    if not autocasts:
+        x, network = x.bfloat16(), network.bfloat16()
+    units = [module for module in network.modules() if isinstance(module, FrozenSliceConv2d)]
+    with memory_format("channels_last"), torch.autocast("cpu", torch.bfloat16, enabled=autocasts), torch.no_grad():
+        network(x)
+    assert len(units) > 0
+    assert calls.call_count == len(units)
+    assert {call.args[1][0].dtype for call in calls.call_args_list} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("name", ["a_p4cnn", "a_p4cnn:attention=output"])
+def test_maps_of_another_type_are_refused_in_every_format(name: str) -> None:
+    frozen = freeze(ready(ca.create_model(name), 1, 28, 28).float())
+    unit = next(module for module in frozen.modules() if isinstance(module, FrozenForm))
+    maps = torch.randn(2, 40, 12, 12).bfloat16() if name == "a_p4cnn" else torch.randn(2, 1, 28, 28).bfloat16()
+    for layout in ("planes", "channels_last"):
+        with memory_format(layout), torch.no_grad(), pytest.raises(RuntimeError, match="type"):
+            unit(maps)
 
 
 @pytest.mark.parametrize(

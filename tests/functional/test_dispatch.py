@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 import coattend as ca
-from coattend.functional._kernels import cpu
+from coattend.functional._kernels import convolution, cpu
 
 LAYERS = {
     "attention": lambda: ca.nn.CoAttention(3, "p4"),
@@ -83,6 +84,23 @@ def test_compiles_for_maps_in_any_layout(kernels: str, monkeypatch: pytest.Monke
     torch.testing.assert_close(y, network(x), rtol=1e-4, atol=1e-5)
     ours, theirs = (torch.autograd.grad(out.square().sum(), x)[0] for out in (y, network(x)))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("frozen", ["weights", "maps"])
+def test_compiled_convolutions_compute_no_gradient_that_nobody_needs(
+    frozen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    needs = mock.Mock(wraps=convolution.conv2d_gradients)
+    monkeypatch.setattr(convolution, "conv2d_gradients", needs)
+    layer = ca.nn.GroupConv2d(2, 3, 3, "p4").requires_grad_(frozen == "maps")
+    x = torch.randn(2, 2, 4, 7, 7, requires_grad=frozen == "weights")
+    leaves = [x] if frozen == "weights" else [*layer.parameters()]
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    ours, theirs = (torch.autograd.grad(net(x).square().sum(), leaves) for net in (compiled, layer))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    of_filters = frozen == "maps"
+    assert [call.args[6] for call in needs.call_args_list] == [[not of_filters, of_filters, of_filters]]
 
 
 def test_compiled_convolutions_follow_autocast() -> None:

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 import coattend as ca
-from coattend.functional import co_attention, dropout, max_pool_2x2
+from coattend.functional import co_attention, dropout, max_pool_2x2, memory_format
 from coattend.functional.attention import attend, attend_slices
 
 ROWS = ca.nn.SliceCoAttentiveConv2d(1, 2, 1, "p4").rows
@@ -63,6 +63,26 @@ def test_forward_over_reverse() -> None:
         tangent = forward_ad.unpack_dual(grad).tangent
     assert tangent is not None
     torch.testing.assert_close(tangent, torch.autograd.grad(attend(x, matrix), x, direction)[0])
+
+
+@pytest.mark.parametrize("of_images", [False, True])
+@pytest.mark.parametrize("attentive", [False, True])
+def test_forward_over_reverse_of_layers_whose_gradients_have_kernels(attentive: bool, of_images: bool) -> None:
+    conv = ca.nn.LiftingConv2d(1, 2, 3, "p4").float()
+    layers = [conv, ca.nn.CoAttention(2, "p4").float(), ca.nn.GroupBatchNorm2d(2).float()]
+    network = ca.nn.FusedSequential(*layers) if attentive else conv
+    x = torch.randn(2, 1, 6, 6, dtype=torch.float32, requires_grad=of_images)
+    leaves = [*([x] if of_images else []), conv.weight]
+    with memory_format("channels_last"):
+        y = network(x)
+    up, direction = torch.randn_like(y), torch.randn_like(y)
+    expected = torch.autograd.grad(y, leaves, direction, retain_graph=True)
+    with forward_ad.dual_level():
+        gradients = torch.autograd.grad(y, leaves, forward_ad.make_dual(up, direction))
+        tangents = [forward_ad.unpack_dual(grad).tangent for grad in gradients]
+    for tangent, exact in zip(tangents, expected, strict=True):
+        assert tangent is not None
+        torch.testing.assert_close(tangent, exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["co_attention", "max_pool"])

@@ -15,7 +15,7 @@ from coattend.train.memory import keep_freed_memory
 def prepare_process(threads: int = 2) -> None:
     """Set the seed, the number of threads and the memory of this process for all measurements alike, build the kernels.
 
-    The kernels come first: which memory format ``"auto"`` stands for is measured when they are built.
+    Kernels are built before anything is measured: which memory format ``"auto"`` stands for is known from then on.
 
     Freed memory is kept, as ``coattend train`` does; otherwise new pages of the system are a part of every figure that
     depends on the sizes of blocks and not on the networks.

@@ -19,7 +19,7 @@ from coattend.functional.dispatch import is_eager, is_exporting
 from coattend.functional.dynamic import ContextNorm, filter_positions
 from coattend.functional.gates import GateBanks, apply_gates, mask_formula
 from coattend.functional.geometry import Geometry
-from coattend.functional.layout import channels_last, folded, joined, poses_first
+from coattend.functional.layout import folded, joined, poses_first
 from coattend.functional.normalization import (
     attention_joins,
     convolve_and_normalize,
@@ -27,7 +27,7 @@ from coattend.functional.normalization import (
     normalize,
     normalize_in_place,
 )
-from coattend.functional.planes import RESPONSE_BYTES, batch_parts, slices_stay_in_cache
+from coattend.functional.planes import RESPONSE_BYTES, batch_parts, convolve_slices, slices_stay_in_cache
 from coattend.nn.hooks import has_hooks
 
 
@@ -198,8 +198,8 @@ class FrozenAttention(FrozenUnit):
         """See :meth:`FrozenForm.fused`; together with the convolution where that is faster."""
         conv, order = self.conv, self.matrices.shape[-1]
         if conv is not None and _is_plain(conv) and not _needs_gradients(planes):
-            geometry, constants = geometry_of(conv), (conv.weight, conv.bias, self.matrices, self.offset)
-            if attention_joins(planes, conv.out_channels, order, geometry, constants):
+            geometry, filters = geometry_of(conv), (conv.weight, conv.bias)
+            if attention_joins(planes, conv.out_channels, order, geometry, filters, (self.matrices, self.offset)):
                 norm = None, self.offset, self._statistics(), 0.0, self.matrices, self.relu
                 return folded(convolve_and_normalize(planes, conv.weight, conv.bias, geometry.padding, *norm)[0])
         by_pose = self._responses(planes).unflatten(1, (-1, order))
@@ -235,8 +235,7 @@ class FrozenSliceConv2d(FrozenUnit):
             x = planes.unflatten(1, (-1, self.matrices.shape[-1]))
             weight, geometry = self.conv.weight, geometry_of(self.conv, x.shape[2])
             if slices_stay_in_cache(x, weight, self.matrices, self.slices, geometry):
-                constants = weight, self.matrices, self.rows, geometry.padding
-                return self._summed(torch.ops.coattend.slice_convolution(channels_last(x), *constants))
+                return self._summed(convolve_slices(x, weight, self.matrices, self.rows, geometry.padding))
         positions = planes.shape[-2:].numel() // math.prod(self.conv.stride)
         image_bytes = self.conv.out_channels * positions * planes.element_size()
         parts = [self._attended(part) for part in batch_parts(planes, image_bytes, RESPONSE_BYTES)]

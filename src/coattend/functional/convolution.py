@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import torch
 from torch import Tensor
 
 from coattend.functional.attention import attend, attend_slices, attention_matrices
 from coattend.functional.checks import check_input, check_parameters, checked_relative
-from coattend.functional.dispatch import computed_type
 from coattend.functional.filter_bank import (
     lifting_filters,
     pose_filters,
@@ -24,7 +22,7 @@ from coattend.functional.filter_bank import (
     turn_filters,
 )
 from coattend.functional.geometry import Size, checked_geometry
-from coattend.functional.layout import channels_last, joined, poses_first, prefers_channels_last
+from coattend.functional.layout import joined, poses_first, prefers_channels_last
 from coattend.functional.planes import (
     RESPONSE_BYTES,
     add_bias,
@@ -32,6 +30,7 @@ from coattend.functional.planes import (
     convolve_blocks,
     convolve_planes,
     convolve_poses,
+    convolve_slices,
     reads_own_pose,
     repeat_bias,
     slices_stay_in_cache,
@@ -263,9 +262,7 @@ def slice_attentive_conv2d(
     if not callable(attention):
         matrices = attention_matrices(name, attention, len(weight) * slices, group)
         if in_parts and slices_stay_in_cache(x, bank, matrices, slices, geometry):
-            read, *factors = channels_last(x.to(computed_type(x))), bank.float(), matrices.float()
-            y = torch.ops.coattend.slice_convolution(read, *factors, tables.rows, geometry.padding)
-            return add_bias(y, bias)
+            return add_bias(convolve_slices(x, bank, matrices, tables.rows, geometry.padding), bias)
         attention = lambda planes, rows, step: attend_slices(planes, matrices, rows, step)  # noqa: E731
     by_pose = geometry._replace(groups=group.order * geometry.groups)
     pixels = geometry.output_size(x.shape[-2]) * geometry.output_size(x.shape[-1])

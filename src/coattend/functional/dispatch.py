@@ -69,6 +69,11 @@ def in_dual_level() -> bool:
     return forward_ad._current_level >= 0
 
 
+def differentiates_again() -> bool:
+    """Return whether the gradient being computed will itself be differentiated, backward or forward."""
+    return torch.is_grad_enabled() or in_dual_level()
+
+
 def autocasts(x: Tensor) -> bool:
     """Return whether autocast is on for the device of a tensor; some devices (meta) do not support it."""
     device = x.device.type
@@ -76,8 +81,11 @@ def autocasts(x: Tensor) -> bool:
 
 
 def computed_type(x: Tensor) -> torch.dtype:
-    """Return the type in which a convolution of a tensor is computed: that of autocast where it is on."""
-    return torch.get_autocast_dtype(x.device.type) if autocasts(x) else x.dtype
+    """Return the type in which a convolution of a tensor is computed: that of autocast where it is on.
+
+    Autocast leaves float64 alone.
+    """
+    return torch.get_autocast_dtype(x.device.type) if autocasts(x) and x.dtype != torch.float64 else x.dtype
 
 
 def build_kernels() -> bool:

@@ -10,10 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.attention import attend_formula
-from coattend.functional.dispatch import computed_type, decomposes, is_eager
+from coattend.functional.dispatch import computed_type, decomposes, differentiates_again, is_eager
 from coattend.functional.geometry import Geometry
 from coattend.functional.layout import TYPES, folded, is_channels_last
-from coattend.functional.planes import add_bias, bank_channels_last, conv2d_gradients, stays_in_cache
+from coattend.functional.planes import (
+    add_bias,
+    bank_channels_last,
+    conv2d_gradients,
+    stays_in_cache,
+    takes_filters,
+)
 
 FUSED_ORDERS = (2, 4, 8)
 
@@ -68,13 +74,18 @@ def normalize_in_place(
 
 
 def attention_joins(
-    x: Tensor, planes: int, order: int, geometry: Geometry, parameters: Sequence[Tensor | None]
+    x: Tensor,
+    planes: int,
+    order: int,
+    geometry: Geometry,
+    filters: Sequence[Tensor | None],
+    parameters: Sequence[Tensor | None],
 ) -> bool:
     """Return whether :func:`convolve_and_normalize` computes a map of so many planes from x, and is faster.
 
-    ``parameters``: all tensors that it takes besides x.
+    ``filters``: weight and bias of the convolution; ``parameters``: the other tensors that it takes besides x.
     """
-    if not (order in FUSED_ORDERS and x.numel() > 0 and is_eager(x)):
+    if not (order in FUSED_ORDERS and x.numel() > 0 and is_eager(x) and takes_filters(x, *filters)):
         return False
     if any(tensor is not None and tensor.dtype not in (torch.float32, x.dtype) for tensor in parameters):
         return False
@@ -153,11 +164,13 @@ class ConvolutionAndNorm(torch.autograd.Function):
         x, bank, conv_bias, matrix, weight, bias, y, z, mean, variance = ctx.saved_tensors
         given = (x, bank, conv_bias, matrix, weight, bias)
         wanted = [tensor for tensor, needed in zip(given, ctx.needs_input_grad, strict=False) if needed]
-        if torch.is_grad_enabled():
-            planes = add_bias(F.conv2d(folded(x), bank.to(x.dtype), padding=ctx.padding), conv_bias)
-            again = planes.unflatten(1, matrix.shape[:2])
-            result = normalize_formula(again, matrix, weight, bias, None, ctx.eps, ctx.relu)[0]
-            gradients = iter(torch.autograd.grad(result, wanted, grad, create_graph=True))
+        if differentiates_again():
+            backward_again = torch.is_grad_enabled()  # it is off where the gradient carries a tangent
+            with torch.enable_grad():
+                planes = add_bias(F.conv2d(folded(x), bank.to(x.dtype), padding=ctx.padding), conv_bias)
+                again = planes.unflatten(1, matrix.shape[:2])
+                result = normalize_formula(again, matrix, weight, bias, None, ctx.eps, ctx.relu)[0]
+            gradients = iter(torch.autograd.grad(result, wanted, grad, create_graph=backward_again))
             return *(next(gradients) if needed else None for needed in ctx.needs_input_grad[:6]), None, None, None
         grad_y, grad_matrix, grad_weight, grad_bias = torch.ops.coattend.normalize_backward(
             grad, y, z, matrix, weight, bias, mean, variance, True, ctx.eps, ctx.relu

@@ -10,9 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coattend.functional.dispatch import HAS_OPERATORS, autocasts, computed_type, decomposes, is_eager
+from coattend.functional.dispatch import (
+    autocasts,
+    computed_type,
+    decomposes,
+    differentiates_again,
+    in_dual_level,
+    is_eager,
+)
 from coattend.functional.geometry import Geometry
-from coattend.functional.layout import folded, joined, prefers_channels_last
+from coattend.functional.layout import channels_last, folded, joined, prefers_channels_last
 from coattend.functional.tables import BlockTables
 
 # On CPUs a batch is convolved in parts whose intermediate planes are still in the cache when they are read again. Parts
@@ -97,7 +104,7 @@ def conv2d_gradients(
     pairs = [stride] * 2, [padding] * 2, [dilation] * 2
     rest = [len(weight)], *pairs, False, [0, 0], groups
     by_library = partial(torch.ops.aten.convolution_backward, grad, x, weight, *rest)
-    if x.shape[1] != 1 or x.device.type != "cpu":
+    if x.shape[1] != 1 or x.device.type != "cpu" or in_dual_level():
         return by_library(list(needed))
     of_x, *of_filters = needed
     geometry = stride, padding, dilation
@@ -105,7 +112,7 @@ def conv2d_gradients(
     if not any(of_filters):
         return grad_x, None, None
     is_by_position = grad.permute(0, 2, 3, 1).is_contiguous() and grad.dtype in (torch.float32, torch.bfloat16)
-    if not is_by_position or torch.is_grad_enabled():
+    if not is_by_position or differentiates_again():
         return grad_x, *by_library([False, *of_filters])[1:]
     gradients = torch.ops.coattend.image_filter_gradients(grad, x, weight, *geometry)
     grad_weight, grad_bias = (g if is_needed else None for g, is_needed in zip(gradients, of_filters, strict=True))
@@ -151,7 +158,7 @@ def bank_channels_last(bank: Tensor) -> Tensor:
 def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, slices: int, geometry: Geometry) -> bool:
     """Return whether the operator ``slice_convolution`` computes a slice-attentive convolution, and is faster."""
     order = x.shape[2]
-    if order not in (2, 4, 8) or slices != order or not {bank.dtype, matrices.dtype} <= {torch.float32, x.dtype}:
+    if order not in (2, 4, 8) or slices != order or not takes_filters(x, bank, matrices):
         return False
     # Graphs that are exported for any batch may not ask for its size: the other question comes first.
     if not stays_in_cache(x, len(matrices), geometry, order):
@@ -160,14 +167,23 @@ def slices_stay_in_cache(x: Tensor, bank: Tensor, matrices: Tensor, slices: int,
     return x.shape[0] >= FEWEST_IMAGES or not needs_gradients
 
 
-def multiplied_types() -> tuple[torch.dtype, ...]:
-    """Return the types of maps that kernels convolve as fast as libraries do."""
-    if not HAS_OPERATORS:
-        return (torch.float32,)
+def convolve_slices(x: Tensor, bank: Tensor, matrices: Tensor, rows: list[int], padding: int) -> Tensor:
+    """Return the sum over attended slices for which :func:`slices_stay_in_cache` holds, by one operator."""
+    read = channels_last(x.to(computed_type(x)))
+    return torch.ops.coattend.slice_convolution(read, bank.float(), matrices.float(), rows, padding)
+
+
+def takes_filters(x: Tensor, *filters: Tensor | None) -> bool:
+    """Return whether a convolution of x takes such filters: of its type, under autocast also float32."""
+    types = {tensor.dtype for tensor in filters if tensor is not None}
+    return types <= ({torch.float32, computed_type(x)} if autocasts(x) else {x.dtype})
+
+
+def multiplies(dtype: torch.dtype) -> bool:
+    """Return whether kernels convolve maps of a type as fast as libraries do."""
     from coattend.functional._kernels import cpu
 
-    cpu.library()
-    return (torch.float32, torch.bfloat16) if cpu.STATE.multiplies_bfloat16 else (torch.float32,)
+    return dtype == torch.float32 or (cpu.library() is not None and cpu.STATE.multiplies_bfloat16)
 
 
 def stays_in_cache(x: Tensor, columns: int, geometry: Geometry, poses: int = 1) -> bool:
@@ -179,8 +195,8 @@ def stays_in_cache(x: Tensor, columns: int, geometry: Geometry, poses: int = 1) 
         geometry.stride == geometry.dilation == geometry.groups == 1
         and (geometry.padding_mode == "zeros" or geometry.padding == 0)
         and columns % 8 == 0
-        and computed_type(x) in multiplied_types()
         and prefers_channels_last(x)
+        and multiplies(computed_type(x))
     )
     if not is_supported:
         return False

@@ -159,7 +159,9 @@ class DynamicGroupConv2d(TabledModule):
 
     def _context(self, x: Tensor, like: Tensor) -> Tensor:
         """Return the map that generates the filters; without channels if they are constant."""
-        return self.act(self.norm(self.context(x))) if self.generated else like.detach()[:, :0]
+        if self.generated:
+            return self.act(self.norm(self.context(x)))
+        return like.detach()[:, :0]  # detached: an empty slice, too, would add zeros to the gradient of the map
 
     def _check(self, x: Tensor) -> None:
         check_map(self, x, self.in_channels, self.group.order, self.group.dimension)

@@ -136,9 +136,10 @@ class GroupBatchNorm2d(_BatchNorm):
         joint = self.sync and dist.is_available() and dist.is_initialized()
         if joint or torch.is_grad_enabled() != (self._running() is None) or not torch.is_tensor(x):
             return False
-        parameters = (conv.weight, conv.bias, self.weight, self.bias, self.running_mean, self.running_var)
+        filters = conv.weight, conv.bias
+        parameters = self.weight, self.bias, self.running_mean, self.running_var
         planes, order = conv.out_channels * conv.group.order, conv.group.order
-        return not conv.is_restricted and attention_joins(x, planes, order, conv.geometry, parameters)
+        return not conv.is_restricted and attention_joins(x, planes, order, conv.geometry, filters, parameters)
 
     def normalize_convolution(self, x: Tensor, conv: PoseConv2d, matrix: Tensor, relu: bool = False) -> Tensor:
         """Apply the layer after ``conv`` and co-attention with a matrix, and before a ReLU."""

@@ -126,14 +126,15 @@ def _line(row: Row, entries: Sequence[Entry], rows: Mapping[Kind, Row]) -> list[
 
 
 def _rows_to_do(rows: Mapping[Kind, Sequence[Entry]]) -> list[str]:
-    """The rows that are planned and have not been run, with their commands."""
-    done = {kind.model for kind in rows if kind.recipe == RECIPE}
+    """The rows, and the seeds of rows, that are planned and have not been run, with their commands."""
     lines = []
-    for model, seeds in PLANNED.items():
-        if model not in done:
-            numbers = ",".join(map(str, range(seeds)))
-            kind = Kind(model, RECIPE, (), DATA, "")
-            lines.append([model, str(seeds), f"{parameters(model):,}", f"`{command(kind, numbers)}`"])
+    for model, number in PLANNED.items():
+        started = [kind for kind in rows if (kind.model, kind.recipe) == (model, RECIPE)]
+        kind = max(started, key=lambda kind: len(rows[kind]), default=Kind(model, RECIPE, (), DATA, ""))
+        done = {entry.record.result.seed for entry in rows.get(kind, ())}
+        seeds = ",".join(str(seed) for seed in range(number) if seed not in done)
+        if seeds:
+            lines.append([model, seeds, f"{parameters(model):,}", f"`{command(kind, seeds)}`"])
     heading = "## Not run\n\n"
     return [heading + markdown_table(("network", "seeds", "parameters", "command"), lines)] if lines else []
 

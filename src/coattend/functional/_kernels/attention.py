@@ -17,7 +17,7 @@ from torch import Tensor
 from coattend.functional._kernels import cpu
 from coattend.functional._kernels import rows as row_kernels
 from coattend.functional._kernels.build import logger
-from coattend.functional._kernels.library import LIBRARY, define, differentiates_again, save_first_two
+from coattend.functional._kernels.library import LIBRARY, define, save_first_two
 from coattend.functional.attention import (
     attend_formula,
     attend_slices_formula,
@@ -26,6 +26,7 @@ from coattend.functional.attention import (
     without_autocast,
 )
 from coattend.functional.checks import check_attention, check_gradient, check_rows, check_slices
+from coattend.functional.dispatch import differentiates_again
 from coattend.functional.layout import empty_like, in_format_of
 
 

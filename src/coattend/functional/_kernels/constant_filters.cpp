@@ -9,7 +9,7 @@
 
 #include "wide_vectors.h"
 
-#include "rows.h"
+#include "taps.h"
 
 namespace {
 
@@ -19,17 +19,14 @@ struct ConstantShape {
 
 template <typename T> struct ConstantFilters {
     static constexpr int together = 8;  // positions, whose sums are in registers
-#ifdef __AVX512F__
-    static constexpr int most = 25;  // taps whose gradients are in registers
-#else
-    static constexpr int most = 10;
-#endif
 
     const ConstantShape &s;
     const int64_t half = s.kernel / 2, stride = s.width + half, length = (s.height - 1) * stride + s.width;
     const int64_t origin = half * (stride + 1);                                     // of the image in a buffer
     const int64_t size = (s.height + s.kernel - 1) * stride + s.kernel + together;  // the last sums read beyond
     const int64_t taps = s.kernel * s.kernel, columns = s.columns, image = s.height * s.width * s.planes;
+    const int64_t vectors = padded(s.planes) / lanes;
+    const int threads = s.batch * image < 16384 ? 1 : int(s.threads);  // they cost more than they save on small maps
 
     // From (positions, planes) to the buffer, whose zeros are never written.
     template <bool whole> INLINE void spread(const T *rows, int count, vec *to) const {
@@ -73,25 +70,22 @@ template <typename T> struct ConstantFilters {
             for (int j = 0; j < C; ++j) store(gradients + (i * s.kernel + j) * columns, sum[i][j]);
     }
 
-    template <int K> INLINE void find_gradients(const vec *from, const vec *up, float *gradients) const {
-        constexpr int C = K ? K : 1, R = K ? std::min(K, most / K) : 1;
-        const int64_t k = K ? K : s.kernel;
-        int64_t i = 0;
-        for (; i + R <= k; i += R)
-            for (int64_t j = 0; j < k; j += C)
-                some_gradients<R, C>(from + i * stride + j, up, gradients + (i * k + j) * columns);
-        for (; i < k; ++i)
-            for (int64_t j = 0; j < k; j += C)
-                some_gradients<1, C>(from + i * stride + j, up, gradients + (i * k + j) * columns);
+    // Calls body(whether the vector is whole, image, first plane, number of planes) for vector i of all images.
+    template <typename Body> INLINE void with_vector(int64_t i, const Body &body) const {
+        const int64_t first = i % vectors * lanes, rest = s.planes - first;
+        if (rest >= lanes)
+            body(std::true_type(), i / vectors, first, lanes);
+        else
+            body(std::false_type(), i / vectors, first, int(rest));
     }
 
     template <int K> void forward(const T *v, const float *filters, T *y) const {
-#pragma omp parallel num_threads(s.threads)
+#pragma omp parallel num_threads(threads)
         {
             std::vector<vec> planes(size), sums(length + together);
 #pragma omp for schedule(static)
-            for (int64_t b = 0; b < s.batch; ++b)
-                for_columns(s.planes, [&](auto is_whole, int64_t first, int count) {
+            for (int64_t i = 0; i < s.batch * vectors; ++i)
+                with_vector(i, [&](auto is_whole, int64_t b, int64_t first, int count) {
                     constexpr bool whole = decltype(is_whole)::value;
                     spread<whole>(v + b * image + first, count, planes.data());
                     filter<whole, K, false>(planes.data(), filters + first, count, sums.data(), y + b * image + first);
@@ -102,40 +96,33 @@ template <typename T> struct ConstantFilters {
     // dfilters is (batch, taps, columns): the caller sums over the batch, so that the result does not depend on the
     // number of threads.
     template <int K> void backward(const T *dy, const T *v, const float *filters, T *dv, float *dfilters) const {
-#pragma omp parallel num_threads(s.threads)
+#pragma omp parallel num_threads(threads)
         {
             std::vector<vec> planes(size), up(size), sums(length + together);
 #pragma omp for schedule(static)
-            for (int64_t b = 0; b < s.batch; ++b)
-                for_columns(s.planes, [&](auto is_whole, int64_t first, int count) {
+            for (int64_t i = 0; i < s.batch * vectors; ++i)
+                with_vector(i, [&](auto is_whole, int64_t b, int64_t first, int count) {
                     constexpr bool whole = decltype(is_whole)::value;
                     spread<whole>(v + b * image + first, count, planes.data());
                     spread<whole>(dy + b * image + first, count, up.data());
                     filter<whole, K, true>(up.data(), filters + first, count, sums.data(), dv + b * image + first);
-                    find_gradients<K>(planes.data(), up.data(), dfilters + b * taps * columns + first);
+                    for_tap_blocks<K>(s.kernel, [&](auto R, auto C, int64_t i, int64_t j) {
+                        some_gradients<R.value, C.value>(planes.data() + i * stride + j, up.data(),
+                                                         dfilters + (b * taps + i * s.kernel + j) * columns + first);
+                    });
                 });
-        }
-    }
-
-    // The kernels that are known to the compiler are faster; those without a number take any.
-    template <typename Run> void with_kernel(const Run &run) const {
-        switch (s.kernel) {
-            case 3: return run(std::integral_constant<int, 3>());
-            case 5: return run(std::integral_constant<int, 5>());
-            case 7: return run(std::integral_constant<int, 7>());
-            default: return run(std::integral_constant<int, 0>());
         }
     }
 };
 
 template <typename T> void constant_forward(const T *v, const float *filters, T *y, const ConstantShape &s) {
     const ConstantFilters<T> layer{s};
-    layer.with_kernel([&](auto k) { layer.template forward<decltype(k)::value>(v, filters, y); });
+    with_kernel(s.kernel, [&](auto k) { layer.template forward<k.value>(v, filters, y); });
 }
 template <typename T>
 void constant_backward(const T *dy, const T *v, const float *filters, T *dv, float *dfilters, const ConstantShape &s) {
     const ConstantFilters<T> layer{s};
-    layer.with_kernel([&](auto k) { layer.template backward<decltype(k)::value>(dy, v, filters, dv, dfilters); });
+    with_kernel(s.kernel, [&](auto k) { layer.template backward<k.value>(dy, v, filters, dv, dfilters); });
 }
 
 }  // namespace

@@ -13,9 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional._kernels import cpu
-
-TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
-MOST_LANES = 16  # of a vector of any processor; filters end with a whole one
+from coattend.functional._kernels.rows import MOST_LANES, TYPES
 
 
 class Shape(ctypes.Structure):

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu
-from coattend.functional._kernels.rows import ConvShape, NormShape, row_order
+from coattend.functional._kernels.rows import TYPES, ConvShape, NormShape, row_order
 from coattend.functional.layout import channels_last, empty_like
-
-TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 
 
 class Shape(ctypes.Structure):

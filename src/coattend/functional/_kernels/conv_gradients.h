@@ -18,12 +18,10 @@ template <typename T> struct ImageFilters {
     std::vector<T> filters;
 
     ImageFilters(const float *bank, const ConvShape &s)
-        : planes(s.channels * s.poses),
-          step((planes + wide_lanes - 1) / wide_lanes * wide_lanes),
-          filters(s.taps() * s.columns * step, T{}) {
+        : planes(s.channels * s.poses), step(padded(planes)), filters(s.taps() * s.columns * step, T{}) {
         for_filters(s, [&](int64_t i, int64_t h, int64_t column, int64_t c, int64_t tap) {
             const int64_t lane = (tap * s.columns + column) / terms<T> * step + c * s.poses + h;
-            filters[lane * terms<T> + column % terms<T>] = rounded_to<T>(bank[i]);
+            assign(filters[lane * terms<T> + column % terms<T>], bank[i]);
         });
     }
 };
@@ -33,17 +31,17 @@ template <typename T> struct ImageFilters {
 template <int C, int V, bool half, typename T>
 INLINE void add_tap_gradients(const T *x, Steps in, const T *up, Steps out, int64_t lines, int64_t across,
                               float *gradients, int64_t step) {
-    wide sum[C][V];
+    vec sum[C][V];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) load_all<V, half>(gradients + c * step, sum[c]);
     for (int64_t y = 0; y < lines; ++y, x += in.line, up += out.line) {
         const T *from = x, *above = up;
         for (int64_t p = 0; p < across; ++p, from += in.position, above += out.position) {
-            wide value[V];
+            vec value[V];
             load_all<V, half>(above, value);
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c) {
-                const wide factor = repeated<1>(from + c * terms<T>);
+                const vec factor = repeated<1>(from + c * terms<T>);
 #pragma GCC unroll 8
                 for (int v = 0; v < V; ++v) sum[c][v] = add_products<T>(sum[c][v], factor, value[v]);
             }
@@ -57,17 +55,17 @@ INLINE void add_tap_gradients(const T *x, Steps in, const T *up, Steps out, int6
 // to last; `up` is where tap (0, 0) of the first position reads gradients (lane of columns, pose).
 template <int N, int P, int V, typename T>
 INLINE void add_image_gradients(const T *up, Steps out, const T *filter, int64_t step, int64_t first, int64_t last,
-                                const ConvShape &s, wide (&sum)[P][V]) {
+                                const ConvShape &s, vec (&sum)[P][V]) {
     for (int64_t i = first; i < last; ++i)
         for (int64_t j = 0; j < s.kernel; ++j) {
             const T *above = up - i * out.line - j * out.position;
             const T *weights = filter + (i * s.kernel + j) * s.columns * step;
             for (int64_t k = 0; k < s.columns; k += terms<T>, above += N * terms<T>, weights += step * terms<T>) {
-                wide weight[V];
+                vec weight[V];
                 load_all<V, false>(weights, weight);
 #pragma GCC unroll 8
                 for (int p = 0; p < P; ++p) {
-                    const wide value = repeated<N>(above + p * out.position);
+                    const vec value = repeated<N>(above + p * out.position);
 #pragma GCC unroll 8
                     for (int v = 0; v < V; ++v) sum[p][v] = add_products<T>(sum[p][v], value, weight[v]);
                 }
@@ -205,20 +203,21 @@ template <typename T> struct TileGradients {
     void write_line(const ImageFilters<T> &filters, int64_t m, int64_t i, const float *before, float *to) {
         const int64_t first = std::max<int64_t>(0, i - tile.at.lines + 1), last = std::min(s.kernel, i + 1);
         const Steps out = {N * tile.out_steps().position, N * tile.out_steps().line};
-        in_parts<most_vectors>(filters.step / wide_lanes, [&](auto vectors, int64_t vector) {
-            const int64_t plane = vector * wide_lanes;
+        in_parts<most_vectors>(filters.step / lanes, [&](auto vectors, int64_t vector) {
+            const int64_t plane = vector * lanes;
             in_parts<most_positions>(s.width, [&](auto number, int64_t p) {
                 constexpr int P = decltype(number)::value, V = decltype(vectors)::value;
-                wide sum[P][V] = {};
+                vec sum[P][V] = {};
                 const T *up = of_poses.data() + N * tile.out(0, m) + i * out.line + (p + s.padding) * out.position;
                 add_image_gradients<N>(up, out, &filters.filters[plane * terms<T>], filters.step, first, last, s, sum);
 #pragma GCC unroll 8
                 for (int q = 0; q < P; ++q)
 #pragma GCC unroll 8
                     for (int v = 0; v < V; ++v) {
-                        const int64_t at = (p + q) * filters.planes + plane + v * wide_lanes;
-                        const int count = int(std::min<int64_t>(wide_lanes, filters.planes - plane - v * wide_lanes));
-                        store_first(to + at, before ? load_first(before + at, count) + sum[q][v] : sum[q][v], count);
+                        const int64_t at = (p + q) * filters.planes + plane + v * lanes;
+                        const int count = int(std::min<int64_t>(lanes, filters.planes - plane - v * lanes));
+                        const vec value = before ? get<false>(before + at, count) + sum[q][v] : sum[q][v];
+                        put<false>(to + at, value, count);
                     }
             });
         });

@@ -45,7 +45,7 @@ template <typename T> std::vector<T> filters_of(const float *bank, const ConvSha
     std::vector<T> filters(s.poses * s.taps() * slots * s.columns, T{});
     for_filters(s, [&](int64_t i, int64_t h, int64_t column, int64_t c, int64_t tap) {
         const int64_t lane = ((h * s.taps() + tap) * slots / terms<T> + c / terms<T>)*s.columns + column;
-        filters[lane * terms<T> + c % terms<T>] = rounded_to<T>(bank[i]);
+        assign(filters[lane * terms<T> + c % terms<T>], bank[i]);
     });
     return filters;
 }
@@ -74,18 +74,18 @@ struct Steps {
 // column.
 template <int P, int V, bool half, typename T>
 INLINE void convolve_positions(const T *x, Steps in, const T *filter, const float *bias, const ConvShape &s, float *y) {
-    wide sum[P][V];
+    vec sum[P][V];
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) load_all<V, half>(bias, sum[p]);
     for (int64_t i = 0; i < s.kernel; ++i)
         for (int64_t j = 0; j < s.kernel; ++j) {
             const T *from = x + i * in.line + j * in.position;
             for (int64_t c = 0; c < in.position; c += terms<T>, filter += s.columns * terms<T>) {
-                wide weight[V];
+                vec weight[V];
                 load_all<V, half>(filter, weight);
 #pragma GCC unroll 8
                 for (int p = 0; p < P; ++p) {
-                    const wide value = repeated<1>(from + p * in.position + c);
+                    const vec value = repeated<1>(from + p * in.position + c);
 #pragma GCC unroll 8
                     for (int v = 0; v < V; ++v) sum[p][v] = add_products<T>(sum[p][v], value, weight[v]);
                 }
@@ -146,8 +146,7 @@ template <typename T> struct ConvTile {
         in_place = poses == 1 && s.padding == 0 && slots == s.channels ? x : nullptr;
         if (in_place) return;
         if (int64_t(image.size()) != poses * pose) image.assign(poses * pose, T{});  // left and right it stays zero
-        const int64_t left = std::min(s.padding, across + border);
-        const int64_t right = std::min(s.padding + s.width, across + border);
+        const int64_t left = s.padding, right = s.padding + s.width;
         // With a channel in every slot a line is copied as one position.
         const int64_t positions = slots == s.channels ? 1 : right - left;
         const int64_t numbers = (right - left) * s.channels / positions;

@@ -27,15 +27,17 @@ def convolution_backward(
     dilation: int,
     groups: int,
     of_x: bool = True,
+    of_filters: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of ``planes_conv2d`` for x, which is empty if it needs none, the weight and the bias."""
+    """Return the gradients of ``planes_conv2d`` for x, the weight and the bias; those that are not needed are empty."""
+    needed = [of_x, of_filters, of_filters]
     with torch.no_grad():  # operators are not differentiated again: kernels may serve
-        grad_x, *of_filters = conv2d_gradients(
-            folded(grad), folded(x), weight, stride, padding, dilation, [of_x, True, True], groups
+        grad_x, grad_weight, grad_bias = conv2d_gradients(
+            folded(grad), folded(x), weight, stride, padding, dilation, needed, groups
         )
-    grad_weight, grad_bias = (t for t in of_filters if t is not None)
     planes = x.new_empty(0) if grad_x is None else in_format_of(grad_x.unflatten(1, x.shape[1:-2]), x)
-    return planes, grad_weight.contiguous(), grad_bias
+    filters, biases = (weight.new_empty(0) if g is None else g.contiguous() for g in (grad_weight, grad_bias))
+    return planes, filters, biases
 
 
 def _fake_convolution_gradients(
@@ -47,19 +49,23 @@ def _fake_convolution_gradients(
     dilation: int,
     groups: int,
     of_x: bool = True,
+    of_filters: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_one_device("convolution_backward", grad, x, weight)
     planes = empty_like(x) if of_x else x.new_empty(0)
+    if not of_filters:
+        return planes, weight.new_empty(0), weight.new_empty(0)
     return planes, weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
 
 
 def _convolution_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
-    bias, *geometry, _ = ctx.rest
-    of_x = ctx.needs_input_grad[0]
-    grads = torch.ops.coattend.convolution_backward(grad, x, weight, *geometry, of_x)
-    grad_x = grads[0] if of_x else None
-    return grad_x, grads[1], None if bias is None else grads[2], *(None for _ in ctx.rest[1:])
+    _, *geometry, _ = ctx.rest
+    needed = ctx.needs_input_grad[:3]
+    grads = torch.ops.coattend.convolution_backward(grad, x, weight, *geometry, needed[0], needed[1] or needed[2])
+    return *(g if is_needed else None for g, is_needed in zip(grads, needed, strict=True)), *(
+        None for _ in ctx.rest[1:]
+    )
 
 
 define(
@@ -68,10 +74,10 @@ define(
     planes_conv2d,
     planes_conv2d,
 )
-# The last argument has a default because graphs that torch.compile has stored on disk may not give it.
+# The last arguments have defaults because graphs that torch.compile has stored on disk may not give them.
 define(
     "convolution_backward(Tensor grad, Tensor x, Tensor weight, int stride, int padding, int dilation, int groups,"
-    " bool of_x=True) -> (Tensor, Tensor, Tensor)",
+    " bool of_x=True, bool of_filters=True) -> (Tensor, Tensor, Tensor)",
     convolution_backward,
     _fake_convolution_gradients,
 )

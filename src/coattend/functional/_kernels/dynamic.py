@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import constant_filters, cpu
-from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
+from coattend.functional._kernels.library import LIBRARY, define
 from coattend.functional.checks import MAP, check_gradient, check_one_device, check_tensor
+from coattend.functional.dispatch import differentiates_again
 from coattend.functional.dynamic import ContextNorm, filter_formula, filter_gradients
 
 ORDERS = {torch.float32: (1, 2, 4, 8), torch.float64: (1, 2, 4)}  # they divide the lanes of a vector

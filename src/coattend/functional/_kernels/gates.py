@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu
-from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output, differentiates_again
+from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output
 from coattend.functional.checks import MAP, check_gradient, check_one_device, check_tensor
+from coattend.functional.dispatch import differentiates_again
 from coattend.functional.gates import GateBanks, gate_gradients, mask_formula
 
 ORDERS = (1, 2, 4, 8, 16)

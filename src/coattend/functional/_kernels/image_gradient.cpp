@@ -6,7 +6,7 @@
 
 #include "wide_vectors.h"
 
-#include "rows.h"
+#include "taps.h"
 
 namespace {
 
@@ -68,12 +68,6 @@ template <typename X> void image_gradient(const X *dy, const float *filters, flo
 
 // Sums for a vector of planes, `taps` vectors: R x C taps at a time stay in registers over a line.
 template <typename X> struct FilterGradients {
-#ifdef __AVX512F__
-    static constexpr int most = 25;
-#else
-    static constexpr int most = 10;
-#endif
-
     const ImageShape &s;
     const int64_t across = s.across(s.width), down = s.across(s.height), vectors = padded(s.planes) / lanes;
 
@@ -93,28 +87,16 @@ template <typename X> struct FilterGradients {
         for (int i = 0; i < R; ++i) std::memcpy(sums + i * s.kernel, sum[i], sizeof sum[i]);
     }
 
-    template <bool whole, int K> INLINE void all_taps(const X *rows, const float *window, vec *sums) const {
-        constexpr int C = K ? K : 1, R = K ? std::min(K, most / K) : 1;
-        const int64_t k = K ? K : s.kernel;
-        int64_t i = 0;
-        for (; i + R <= k; i += R)
-            for (int64_t j = 0; j < k; j += C)
-                some_taps<whole, R, C>(rows, window + (i * s.line() + j) * s.dilation, sums + i * k + j);
-        for (; i < k; ++i)
-            for (int64_t j = 0; j < k; j += C)
-                some_taps<whole, 1, C>(rows, window + (i * s.line() + j) * s.dilation, sums + i * k + j);
-    }
-
     template <bool whole> INLINE void line(const X *rows, const float *window, vec *sums) const {
         vec of_bias = sums[s.kernel * s.kernel];
         for (int64_t x = 0; x < across; ++x) of_bias += get<whole>(rows + x * s.planes, int(s.planes));
         sums[s.kernel * s.kernel] = of_bias;
-        switch (s.kernel) {  // the kernels that are known to the compiler are faster
-            case 3: return all_taps<whole, 3>(rows, window, sums);
-            case 5: return all_taps<whole, 5>(rows, window, sums);
-            case 7: return all_taps<whole, 7>(rows, window, sums);
-            default: return all_taps<whole, 0>(rows, window, sums);
-        }
+        with_kernel(s.kernel, [&](auto k) {
+            for_tap_blocks<k.value>(s.kernel, [&](auto R, auto C, int64_t i, int64_t j) {
+                some_taps<whole, R.value, C.value>(rows, window + (i * s.line() + j) * s.dilation,
+                                                   sums + i * s.kernel + j);
+            });
+        });
     }
 
     // results (batch, taps + 1, planes): the caller sums over the batch, so that they do not depend on the number of

@@ -14,10 +14,8 @@ from torch import Tensor
 
 from coattend.functional._kernels import cpu
 from coattend.functional._kernels.library import LIBRARY, define
+from coattend.functional._kernels.rows import MOST_LANES, TYPES
 from coattend.functional.checks import check_one_device, check_tensor
-
-TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
-MOST_LANES = 16  # of a vector of any processor
 
 
 class Shape(ctypes.Structure):
@@ -69,7 +67,10 @@ def image_filter_gradients(
     _check(name, grad, weight, height, width, stride, padding, dilation)
     check_one_device(name, grad, images)
     if images.shape[:2] != (len(grad), 1):
-        raise ValueError(f"{name} expects {len(grad)} images of one channel, got {tuple(images.shape)}.")
+        raise ValueError(
+            f"{name} expects {len(grad)} images of one channel, got {tuple(images.shape)}; pass those that the "
+            "convolution took."
+        )
     if not _is_supported(grad):
         pairs = [stride] * 2, [padding] * 2, [dilation] * 2
         _, *gradients = torch.ops.aten.convolution_backward(

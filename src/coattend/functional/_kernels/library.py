@@ -33,11 +33,6 @@ def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) ->
     torch.library.register_fake(f"coattend::{name}", fake, lib=LIBRARY)
 
 
-def differentiates_again() -> bool:
-    """Return whether the gradient being computed will itself be differentiated, backward or forward."""
-    return torch.is_grad_enabled() or in_dual_level()
-
-
 def differentiate_first_output(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a backward function that gets no zeros as the gradients of further outputs, which have none.
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from coattend.functional._kernels import rows
 from coattend.functional._kernels.attention import attend_gradients
-from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output, differentiates_again
+from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output
 from coattend.functional.attention import attend_formula
 from coattend.functional.checks import MAP, check_attention, check_gradient, check_one_device, check_tensor
+from coattend.functional.dispatch import differentiates_again
 from coattend.functional.layout import empty_like, in_format_of
 from coattend.functional.normalization import FUSED_ORDERS, normalize_formula
 

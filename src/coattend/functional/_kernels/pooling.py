@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu, rows
-from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
+from coattend.functional._kernels.library import LIBRARY, define
 from coattend.functional.checks import check_gradient, check_windows
+from coattend.functional.dispatch import differentiates_again
 from coattend.functional.layout import empty_like, in_format_of
 from coattend.functional.pooling import max_pool_formula
 

@@ -1,7 +1,7 @@
 // Self-attention over the poses of each position, forward and backward.
 //
-//     y[d, g] = sum_h weights[h, g] v[d, h],  weights[h, g] = softmax_h(sum_d q[d, g] k[d, h] / sqrt(width) + bias[h,
-//     g])
+//     y[d, g] = sum_h weights[h, g] v[d, h]
+//     weights[h, g] = softmax_h(sum_d q[d, g] k[d, h] / sqrt(width) + bias[h, g])
 //
 // The numbers of a position are together, q, k and v one after another, each (heads, width, N); a vector holds N poses.
 // Weights are saved for the backward pass, (heads, N, N) per position, the attending pose innermost.

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from coattend.functional._kernels import cpu
-from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output, differentiates_again
+from coattend.functional._kernels.library import LIBRARY, define, differentiate_first_output
 from coattend.functional.checks import check_gradient, check_one_device, check_tensor
+from coattend.functional.dispatch import differentiates_again
 from coattend.functional.pose_self_attention import attend_rows_formula, attend_rows_gradients
 
 ORDERS = (2, 4, 8, 16)

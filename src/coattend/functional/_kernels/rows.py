@@ -12,6 +12,7 @@ from coattend.functional._kernels import cpu
 from coattend.functional.layout import channels_last, empty_like, is_channels_last
 
 TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
+MOST_LANES = 16  # of a vector of any processor; filters that kernels read end with a whole one
 VECTOR_ORDERS = (2, 4, 8)  # of groups whose attention is fused with a norm
 
 

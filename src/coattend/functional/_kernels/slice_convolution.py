@@ -15,13 +15,13 @@ from torch import Tensor
 
 from coattend.functional._kernels import cpu
 from coattend.functional._kernels.attention import attend_slices_gradients
-from coattend.functional._kernels.library import LIBRARY, define, differentiates_again
-from coattend.functional._kernels.rows import ConvShape, RowShape
+from coattend.functional._kernels.library import LIBRARY, define
+from coattend.functional._kernels.rows import TYPES, ConvShape, RowShape
 from coattend.functional.attention import attend_slices_formula, plane_index
 from coattend.functional.checks import check_gradient, check_one_device, check_rows, check_tensor
+from coattend.functional.dispatch import differentiates_again
 from coattend.functional.layout import channels_last, empty_like, folded, in_format_of
 
-TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 LANES = 8  # of a vector: the kernel has no remainder of columns
 ORDERS = (2, 4, 8)
 
