@@ -95,6 +95,28 @@ INLINE void convolve_positions(const T *x, Steps in, const T *filter, const floa
     for (int p = 0; p < P; ++p) store_all<V, half>(y + p * s.columns, sum[p]);
 }
 
+// The numbers of memory as integers: what is reordered may look like any number.
+template <typename T> struct Integers;
+template <> struct Integers<float> {
+    typedef uint32_t vec __attribute__((vector_size(VECTOR_BYTES)));
+};
+template <> struct Integers<bfloat16> {
+    typedef uint16_t vec __attribute__((vector_size(VECTOR_BYTES)));
+};
+
+// The numbers (rows, columns) of a vector in the order (columns, rows).
+template <int columns, typename V, int... i> INLINE V transposed(V v, std::integer_sequence<int, i...>) {
+    constexpr int rows = sizeof...(i) / columns;
+#if defined(__clang__) || __GNUC__ >= 12
+    return __builtin_shufflevector(v, v, (i % rows * columns + i / rows)...);
+#else
+    return __builtin_shuffle(v, (V){(i % rows * columns + i / rows)...});
+#endif
+}
+template <typename T, int columns> INLINE typename Integers<T>::vec transposed(typename Integers<T>::vec v) {
+    return transposed<columns>(v, std::make_integer_sequence<int, sizeof(v) / sizeof(T)>());
+}
+
 template <typename T> struct ConvTile {
     const ConvShape &s;
     const int64_t border = s.kernel - 1, across = s.across(), columns = s.columns, slots = s.slots<T>();
@@ -163,10 +185,19 @@ template <typename T> struct ConvTile {
                     with_poses(poses, [&](auto n) { split<n.value>(from, numbers, to, pose); });
             }
     }
-    // (number, pose) -> (pose, number), with a number of poses for which the compiler has vectors.
-    template <int poses> static void split(const T *__restrict from, int64_t numbers, T *__restrict to, int64_t pose) {
-        for (int h = 0; h < poses; ++h)
-            for (int64_t n = 0; n < numbers; ++n) to[h * pose + n] = from[n * poses + h];
+    // (number, pose) -> (pose, number): a vector has `some` numbers of each pose.
+    template <int poses> static void split(const T *from, int64_t numbers, T *to, int64_t pose) {
+        constexpr int some = sizeof(vec) / sizeof(T) / poses;
+        int64_t n = 0;
+        for (; n + some <= numbers; n += some) {
+            typename Integers<T>::vec v;
+            std::memcpy(&v, from + n * poses, sizeof v);
+            v = transposed<T, poses>(v);
+            for (int h = 0; h < poses; ++h)
+                std::memcpy(to + h * pose + n, (const char *)&v + h * some * sizeof(T), some * sizeof(T));
+        }
+        for (; n < numbers; ++n)
+            for (int h = 0; h < poses; ++h) to[h * pose + n] = from[n * poses + h];
     }
 
     // filters: see filters_of; bias (column)
