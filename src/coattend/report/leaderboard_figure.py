@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 WIDTH, PLOT = 9.0, 3.2  # inches; the legend comes below
 MARKERS = ("o", "s", "^", "D", "v", "P")
 ERRORS = (1, 1.2, 1.5, 2, 3, 4, 5, 7)  # ticks, times powers of 10
+SIZES = (1, 2, 5)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Point:
 
 def leaderboard_figure(points: Sequence[Point]) -> Figure:
     """Draw every row twice, with its interval; a small ring is its error averaged over turned copies."""
-    below = 0.75 + 0.17 * len(points)
+    below = 0.75 + 0.17 * -(-len(points) // 2)
     height = PLOT + below + 0.35
     with drawing(WIDTH, height) as figure:
         left = figure.add_axes((0.07, below / height, 0.42, PLOT / height))
@@ -40,7 +42,7 @@ def leaderboard_figure(points: Sequence[Point]) -> Figure:
         _draw(right, points, [point.step for point in points], "training step, relative to p4cnn")
         left.set_title("test error in percent; ring: averaged over turned copies", loc="left")
         handles, names = left.get_legend_handles_labels()
-        figure.legend(handles, names, loc="lower left", fontsize=8)
+        figure.legend(handles, names, loc="lower left", fontsize=8, ncols=2)
     return figure
 
 
@@ -55,17 +57,23 @@ def _draw(axes: Axes, points: Sequence[Point], positions: Sequence[float], label
         axes.plot(x, point.turned, linestyle="", marker="o", markersize=4, markerfacecolor="none", color=colour)
     axes.set_xscale("log")
     axes.set_yscale("log")  # the differences of interest are fractions of an error
-    lowest, highest = axes.get_ylim()
-    errors = [tick * scale for scale in (0.01, 0.1, 1, 10) for tick in ERRORS]
-    visible = [tick for tick in errors if lowest <= tick <= highest]
-    axes.set_yticks(visible, [f"{tick:g}" for tick in visible])
+    errors = _round_numbers(*axes.get_ylim(), ERRORS)
+    axes.set_yticks(errors, [f"{tick:g}" for tick in errors])
     axes.set_xlabel(label)
     axes.grid(axis="y")
     axes.tick_params(colors=INK)
     axes.xaxis.set_minor_formatter(NullFormatter())
     low, high = min(positions), max(positions)
-    margin = max(1.05, (high / low) ** 0.2)
-    axes.set_xlim(low / margin, high * margin)
-    ticks = [low] if high < 1.05 * low else [low, (low * high) ** 0.5, high]  # a quarter of the width apart, or more
-    axes.set_xticks(ticks, [f"{tick:,.0f}" if tick >= 100 else f"{tick:.2f}" for tick in ticks])
+    margin = max(1.05, (high / low) ** 0.1)
+    low, high = low / margin, high * margin
+    axes.set_xlim(low, high)
+    ticks = _round_numbers(low, high, SIZES) or positions[:1]
+    axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
     axes.minorticks_off()
+
+
+def _round_numbers(low: float, high: float, digits: Sequence[float]) -> list[float]:
+    """Return the numbers between two others that are digits times a power of ten."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    numbers = [digit * 10.0**power for power in powers for digit in digits]
+    return [number for number in numbers if low <= number <= high]
