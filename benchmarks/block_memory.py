@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coattend._terminal import console
+from coattend._timing import Measurement
+from coattend.report.console import measurement_table
+
 LIMIT = 1.2
+NAME = "transformer block on D4 / plain block"
 STEPS = {"training": "y = block(x); y.sum().backward()", "inference": "with torch.no_grad(): block(x)"}
 
 
@@ -81,14 +87,12 @@ def peak(build: str, step: str) -> int:
     return int(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
 
 
-def main() -> None:
-    """Print the peak of both blocks, in training and in inference, and their ratio."""
-    for name, step in STEPS.items():
-        sizes = {kind: peak(build, step) for kind, build in blocks(Setting()).items()}
-        ratio = sizes["group"] / sizes["plain"]
-        plain, group = (sizes[kind] / 2**20 for kind in ("plain", "group"))
-        print(f"{name}: plain {plain:.0f} MB, group {group:.0f} MB, ratio {ratio:.2f}, limit {LIMIT}")
+def measured_peaks(setting: Setting) -> Iterator[Measurement]:
+    """Measure the peak of the block relative to the plain one, in training and in inference."""
+    for kind, step in STEPS.items():
+        sizes = {name: peak(build, step) for name, build in blocks(setting).items()}
+        yield Measurement.exact(f"peak resident, {kind}", NAME, sizes["group"] / sizes["plain"], LIMIT)
 
 
 if __name__ == "__main__":
-    main()
+    console().print(measurement_table(list(measured_peaks(Setting()))))

@@ -1,4 +1,4 @@
-"""All lines of ``coattend bench``, and how the cost of attention grows.
+"""All lines of ``coattend bench``, the memory of a transformer block, and how the cost of attention grows.
 
     python -m benchmarks.speed [--rounds 30] [--no-bf16] [--no-compiled]
         [--csv results/speed.csv] [--plot-to docs/assets/speed.png] [--page docs/speed.md]
@@ -10,11 +10,14 @@ Ratios measured in one run on two threads, each printed as soon as it is known. 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
 import tyro
 
+from benchmarks.block_memory import Setting as Block
+from benchmarks.block_memory import measured_peaks
 from benchmarks.speed_page import write_page
 from coattend._files import check_target
 from coattend._terminal import console
@@ -106,7 +109,8 @@ def main(
             check_target(path, overwrite=True)
     prepare_process()
     measurements = []
-    for measurement in measured_lines(Setting(rounds=rounds, bf16=bf16, compiled=compiled)):
+    lines = measured_lines(Setting(rounds=rounds, bf16=bf16, compiled=compiled))
+    for measurement in chain(lines, measured_peaks(Block())):
         measurements.append(measurement)
         console().print(f"{measurement.kind}: {measurement.name} {measurement.ratio:.3f}", style="dim", soft_wrap=True)
     measurements += growth(rounds=rounds)

@@ -85,3 +85,11 @@ def test_sums_of_narrow_types_are_wide() -> None:
 def test_tensors_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dynamic_group_conv2d(*(torch.zeros(shape) for shape in shapes), ca.cyclic(4))
+
+
+def test_gradients_of_coefficients() -> None:
+    group = ca.cyclic(8)
+    k = ca.groups.filter_turns(group, 3, "steerable").shape[-1]
+    shapes = (1, 2, 8, 2, 2), (1, 2, 8, 2, 2), (1, 2, k), (1, k)
+    inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(lambda *a: dynamic_group_conv2d(*a, group, "steerable", kernel_size=3), inputs)

@@ -68,3 +68,10 @@ def test_tensors_that_do_not_fit_are_refused(
     x = torch.zeros(shape)
     with pytest.raises(ValueError, match=message):
         group_self_attention(x, x, x, torch.zeros(frequencies), group)
+
+
+def test_gradients_within_windows() -> None:
+    group = ca.cyclic(4)
+    inputs = [torch.randn(1, 4, 4, 2, 4, requires_grad=True) for _ in range(3)]
+    frequencies = torch.randn(1, 2, 2, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda *a: group_self_attention(*a, group, 2), (*inputs, frequencies))

@@ -59,7 +59,7 @@ def test_gates_have_the_parameters_of_the_reference() -> None:
 def test_every_family_takes_every_form(name: str, form: str) -> None:
     network = settled(f"{name},attention={form}")
     x = torch.randn(2, network.in_channels, FAMILIES[name], FAMILIES[name])
-    ca.assert_equivariant(network, x, network.group, tol=1e-11)
+    ca.assert_equivariant(network, x, network.group, tol=1e-12)
     network.train()(x).square().sum().backward()
     layers = [m for m in network.modules() if isinstance(m, ca.nn.AttentionLayer)]
     assert layers
@@ -76,7 +76,21 @@ def test_gates_turn_by_the_filters_of_the_network(filters: str) -> None:
     expected = {"free": "free", "steerable": "steerable", "0-2-2": ca.Rings((0, 2, 2))}[filters]
     assert {gate.spatial.filter_form for gate in gates} == {expected}
     errors = ca.equivariance_error(network, torch.randn(2, 1, 28, 28), network.group)
-    assert max(errors[g] for g in network.group.exact_elements) <= 1e-11
+    assert max(errors[g] for g in network.group.exact_elements) <= 1e-12
+
+
+def check_claims(path: Path) -> None:
+    checked = check_certificate(path)
+    assert checked is not None
+    assert all(claim.agrees for claim in checked.claims)
+    assert max(checked.certificate.equivariance.values()) < 1e-4
+
+
+@pytest.mark.parametrize("options", ["output,heads=2,scale=1", "output,position=norm"])
+def test_certificates_of_variants(options: str, tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float32)
+    export_onnx(settled(f"p4cnn:attention={options},width=2"), tmp_path / "m.onnx", masks=True)
+    check_claims(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -89,7 +103,7 @@ def test_names_files_and_certificates(form: str, tmp_path: Path) -> None:
     x = torch.randn(3, 1, 28, 28)
     assert torch.equal(ca.load_model(tmp_path / "m.safetensors").eval()(x), network(x))
     export_onnx(network, tmp_path / "m.onnx", masks=form != "pose")
-    check_certificate(tmp_path / "m.onnx")
+    check_claims(tmp_path / "m.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     logits, *masks = session.run(None, {"images": x.numpy()})
     torch.testing.assert_close(torch.tensor(logits), network(x), rtol=1e-4, atol=1e-5)
@@ -115,7 +129,7 @@ def test_relative_poses_are_those_of_the_convolutions_alone() -> None:
         network = ca.create_model(f"p4cnn:width=2,attention={form},relative=0-2")
         assert all(not m.spatial.is_restricted for m in network.modules() if isinstance(m, ca.nn.GroupGate2d))
         assert network.stages[0].layer2.conv.relative == (0, 2)
-        ca.assert_equivariant(network, torch.randn(2, 1, 28, 28), "p4", tol=1e-11)
+        ca.assert_equivariant(network, torch.randn(2, 1, 28, 28), "p4", tol=1e-12)
 
 
 def test_the_parameters_of_gates_are_those_of_attention() -> None:

@@ -72,3 +72,9 @@ def test_onnx_file_has_a_certificate_that_holds(tmp_path: Path) -> None:
 def test_wrong_patch() -> None:
     with pytest.raises(ValueError, match="a power of 2"):
         ca.create_model("coat_vit:patch=3")
+
+
+def test_exact_elements_of_c8() -> None:
+    model = settled(group="C8")
+    errors = ca.equivariance_error(model, torch.randn(1, 3, 32, 32), model.group)
+    assert max(errors[g] for g in model.group.exact_elements) <= 1e-12

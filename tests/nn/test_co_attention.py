@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 import coattend as ca
 from coattend.nn.co_attention import paper_index
+from tests import oracles
 from tests.example_groups import BARE, EXACT, LARGE, alternating4, quaternions, symmetric
 
 nn = ca.nn
@@ -127,3 +129,27 @@ def test_heads_average_masks_and_commute_with_every_element(name: str) -> None:
     torch.testing.assert_close(layer(x), layer.mask(x) * x, rtol=1e-12, atol=1e-12)
     ca.assert_equivariant(layer, x, G, tol=1e-12)
     assert not layer.is_fusible()
+
+
+@pytest.mark.parametrize("name", ["C4", "D4", "C2 x D4"])
+def test_heads_and_scale_equal_the_slow_loop(name: str) -> None:
+    G = ca.direct_product(ca.cyclic(2), ca.dihedral(4)) if name == "C2 x D4" else ca.get_group(name)
+    layer, x = nn.MultiheadCoAttention(2, G, init_std=1.0, scale=0.7, heads=3), torch.randn(1, 2, G.order, 2, 3)
+    vectors = 0.7 * G.order * layer.weight.detach().numpy().reshape(3, 2, -1)  # the loop divides by n
+    for c in range(2):
+        heads = [oracles.attend(x[0, c].numpy(), vectors[k, c], G.product, G.inverse) for k in range(3)]
+        np.testing.assert_allclose(layer(x)[0, c].detach().numpy(), np.mean(heads, axis=0), rtol=0, atol=1e-12)
+
+
+def test_gradients_of_heads_are_those_of_differences() -> None:
+    layer, x = nn.MultiheadCoAttention(2, "p4m", init_std=1.0, scale=0.7), torch.randn(1, 2, 8, 2, 1)
+    assert torch.autograd.gradcheck(
+        lambda x, weight: torch.func.functional_call(layer, {"weight": weight}, (x,)),
+        (x.requires_grad_(), layer.weight),
+    )
+
+
+def test_heads_are_exact_on_the_exact_subgroup() -> None:
+    layer = nn.MultiheadCoAttention(4, "C8", init_std=1.0, scale=1.0)
+    errors = ca.equivariance_error(layer, torch.randn(2, 4, 8, 6, 6), "C8")
+    assert max(errors[g] for g in layer.group.exact_elements) <= 1e-12

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import coattend as ca
+from coattend._timing import saved_bytes
 from coattend.functional import dynamic_group_conv2d
 from coattend.groups import transform_map
 
@@ -146,3 +147,9 @@ def test_wrong_arguments() -> None:
         nn.DynamicGroupConv2d(4, 4, 3, "C4", slices=3)
     with pytest.raises(ValueError, match="hidden"):
         nn.DynamicGroupConv2d(4, 4, 3, "C4", hidden=0)
+
+
+def test_no_copies_of_the_map_for_each_tap_are_saved() -> None:
+    conv = nn.DynamicGroupConv2d(8, 8, 5, "p4", slices=2, hidden=4)
+    x = torch.randn(2, 8, 4, 12, 12)
+    assert saved_bytes(conv, x) < 3 * x.untyped_storage().nbytes()

@@ -186,3 +186,28 @@ def test_wrong_arguments_are_answered() -> None:
         nn.SliceCoAttentiveConv2d(2, 2, 3, "p4", score="gates")
     with pytest.raises(ValueError, match="Q8"):
         nn.GroupGate2d(3, quaternions())
+
+
+@pytest.mark.parametrize("filters", ["free", "steerable"])
+@pytest.mark.parametrize("name", ["C8", "D8"])
+def test_gated_slices_stay_exact_on_exact_subgroups(name: str, filters: str) -> None:
+    G = ca.get_group(name)
+    conv = strong(nn.SliceCoAttentiveConv2d(2, 2, 3, G, filters=filters, score="gate"))
+    errors = ca.equivariance_error(conv, torch.randn(1, 2, G.order, 6, 6), G)
+    assert max(errors[g] for g in G.exact_elements) <= 1e-12
+
+
+@pytest.mark.parametrize("relative", [None, (0, 1, 5)])
+def test_gated_slices_of_a_group_that_does_not_commute_equal_the_slow_loop(relative: tuple[int, ...] | None) -> None:
+    G, x = ca.dihedral(4), 0.1 * torch.randn(2, 2, 8, 5, 5)  # small: exp overflows in the oracle
+    conv = strong(nn.SliceCoAttentiveConv2d(2, 3, 3, G, score="gate", relative=relative))
+    z = torch.empty(2, 3, len(conv.relative), 8, 3, 3)
+    for i, t in enumerate(conv.relative):
+        for g in G.elements:
+            taps = torch.tensor(oracles.turned(conv.weight[:, :, i].detach().numpy(), G.planar[g]))
+            z[:, :, i, g] = torch.nn.functional.conv2d(x[:, :, G.product[g, t]], taps)
+    gate = conv.attention
+    arrays = (p.detach().numpy() for p in (gate.channel.squeeze, gate.channel.excite, gate.spatial.weight))
+    mask = oracles.gate_mask(z.flatten(1, 2).numpy(), *arrays, G.product, G.inverse, G.planar, groups=3)
+    expected = (torch.tensor(mask) * z.flatten(1, 2)).unflatten(1, (3, -1)).sum(2) + conv.bias[:, None, None, None]
+    torch.testing.assert_close(conv(x), expected, rtol=0, atol=1e-12)

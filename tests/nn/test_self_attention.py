@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import coattend as ca
-from coattend.functional import group_self_attention
+from coattend.functional import group_self_attention, self_attention
+from coattend.functional.self_attention import attend_positions
 from coattend.nn.self_attention import rotary_frequencies
 
 nn = ca.nn
@@ -111,3 +112,17 @@ def test_wrong_arguments() -> None:
         nn.GroupSelfAttention2d(8, "C4", window=0)
     with pytest.raises(ValueError, match="bare table"):
         nn.GroupSelfAttention2d(8, ca.FiniteGroup([[0, 1], [1, 0]]))
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_shares_are_what_positions_get_from_others(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With channels as values that tell the positions apart, the mean of the result is the share of each."""
+    monkeypatch.setattr(self_attention, "QUERIES", 5)  # which no number of positions is a multiple of
+    layer = generic(nn.GroupSelfAttention2d(4, "C4", heads=2, window=window))
+    x = torch.randn(1, 4, 4, 6, 3)
+    shares, (q, k, _) = layer.shares(x), layer.qkv(x).chunk(3, dim=1)
+    assert shares.shape == x.shape
+    for position in range(18):
+        v = torch.zeros(18).index_fill(0, torch.tensor(position), 1.0).reshape(6, 3).expand(1, 4, 4, 6, 3)
+        got = attend_positions(torch.stack((q, k, v), dim=1), layer.frequencies, window).sum((-2, -1))
+        torch.testing.assert_close(shares.flatten(3)[..., position], got, rtol=1e-12, atol=1e-12)

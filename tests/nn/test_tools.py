@@ -165,3 +165,25 @@ def test_building_a_d4_layer_takes_milliseconds() -> None:
     for _ in range(10):
         nn.GroupConv2d(16, 16, 3, "p4m")
     assert (time.perf_counter() - start) / 10 < 0.02
+
+
+NARROW = (
+    "gate", "gate C8, steerable", "gate of images", "gate of slices", "slice, gate", "pose self-attention",
+    "attention, heads", "dynamic", "dynamic C8, steerable", "self-attention", "transformer",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_values_and_gradients_in_bfloat16(name: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    layer = LAYERS[name]().eval()
+    x = example(name, layer)
+    up, results = torch.randn_like(layer(x)), []
+    for dtype in (torch.float32, torch.bfloat16):
+        layer, inputs = layer.to(dtype), x.to(dtype).requires_grad_()
+        y = layer(inputs)
+        assert y.dtype == dtype
+        gradients = torch.autograd.grad((y * up.to(dtype)).sum(), [inputs, *layer.parameters()])
+        results.append((y.detach().float(), torch.cat([g.flatten().float() for g in gradients])))
+    for (exact, narrow), limit in zip(zip(*results, strict=True), (0.03, 0.2), strict=True):
+        assert (narrow - exact).norm() < limit * exact.norm()

@@ -32,6 +32,15 @@ def test_shares_are_called_so() -> None:
     view = layer_views(network, images)[1]
     figure = attention_figure(view, images, ["row"] * 4, "title", network.group)
     texts = " ".join(text.get_text() for text in figure.texts)
-    assert "Share: the attention that each pose gets" in " ".join(texts.split())
+    assert "Share: the attention that each response gets" in " ".join(texts.split())
     assert {axes.get_title() for axes in figure.axes} >= {"share", "shares brought back"}
     assert len(matrices_figure(network).axes) > 7
+
+
+def test_attention_over_positions_has_pictures() -> None:
+    network = ca.create_model("coat_vit:width=8,depth=1,token_heads=2,mlp=2").eval()
+    views = layer_views(network, posed(torch.randn(3, 16, 16), network.group))
+    attended = [view for view in views if view.name.endswith("block1.attention")]
+    assert len(attended) == 1
+    assert attended[0].mask is not None
+    assert layer_picture(attended[0], network.group).difference < 1e-9

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,3 +193,23 @@ def test_reproduce_shows_a_table_and_leaves_the_published_ledger_alone(
     assert row == ["z2cnn", "5.03", "5.25", f"{error:.2f}", f"{error - 5.03:+.2f}"]
     assert (tmp_path / "runs" / "ledger" / "results.md").is_file()
     assert not (tmp_path / "docs").exists()
+
+
+@pytest.mark.parametrize(
+    ("network", "twin", "printed"),
+    [
+        ("p4cnn:attention=gate,head=max", "p4cnn:head=max,width=11", "-0.15 [-0.24, -0.06]"),
+        ("e4cnn", "e4cnn:width=26,generated=false", "+0.50 [+0.38, +0.63]"),
+    ],
+)
+def test_gains_in_words_are_those_of_the_runs(network: str, twin: str, printed: str) -> None:
+    errors: dict[str, dict[int, float]] = {network: {}, twin: {}}
+    for line in (ROOT / "results" / "runs.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        if run["model"] in errors and (run["recipe"], run["settings"]) == ("house", ["precision=bf16-mixed"]):
+            errors[run["model"]][run["seed"]] = run["error"]["last"]
+    assert sorted(errors[network]) == sorted(errors[twin]) == [0, 1, 2, 3, 4]
+    gains = [errors[network][seed] - errors[twin][seed] for seed in range(5)]
+    mean, half = statistics.mean(gains), 2.776 * statistics.stdev(gains) / 5**0.5  # Student, 4 degrees of freedom
+    assert f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]" == printed
+    assert printed in (ROOT / "docs" / "results.md").read_text()

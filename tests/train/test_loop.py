@@ -239,3 +239,20 @@ def test_training_says_first_whether_the_network_is_exact_on_these_images(
     assert f"p4_allcnn is NOT exactly equivariant to C4 on images of 28 x 28: {advice}" in printed
     train(MODEL, tiny(epochs=1), 0, tmp_path)
     assert "a_p4cnn is exactly equivariant to C4 on images of 28 x 28" in capsys.readouterr().out
+
+
+def test_every_norm_and_attention_has_its_own_settings() -> None:
+    changes = {"attention_lr": 5.0, "weight_decay": 0.1, "decay_attention": False, "decay_norms_and_biases": False}
+    recipe = replace(PAPER["nin"], **changes)
+    norms = projections = 0
+    for name in ("e4cnn:width=4", "coat_vit:width=8,depth=1,token_heads=2,mlp=2"):
+        model = ca.create_model(name)
+        where = {id(p): g for g in parameter_groups(model, recipe) for p in g["params"]}
+        for key, parameter in model.named_parameters():
+            if key.endswith(("norm.weight", "norm1.weight", "norm2.weight")):
+                assert where[id(parameter)]["weight_decay"] == 0, key
+                norms += 1
+            if key.endswith("qkv.weight"):
+                assert where[id(parameter)]["lr"] == 5 * recipe.lr
+                projections += 1
+    assert (norms > 10, projections) == (True, 1)

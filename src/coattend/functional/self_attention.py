@@ -6,12 +6,16 @@ heads, without a tensor whose size is the square of poses times positions.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from coattend.functional.checks import MAP, check_group, check_one_device, check_planar_group, check_tensor
 from coattend.groups import FiniteGroup
+
+QUERIES = 256
 
 
 def group_self_attention(
@@ -69,14 +73,29 @@ def attend_positions(qkv: Tensor, frequencies: Tensor, window: int | None) -> Te
 
     qkv: (batch, 3, heads * d, group, height, width); frequencies: (group, heads, d / 2, 2).
     """
-    order, heads = frequencies.shape[:2]
+    y = F.scaled_dot_product_attention(*rotated_tokens(qkv, frequencies, window))
+    return from_tokens(y, window, (*frequencies.shape[:2], *qkv.shape[-2:]))
+
+
+def received_attention(qkv: Tensor, frequencies: Tensor, window: int | None) -> Tensor:
+    """Return how much attention each position gets in its pose from each head, relative to even attention.
+
+    See :func:`attend_positions`; a mean over all positions that attend, (batch, heads, group, height, width).
+    """
+    q, k, _ = rotated_tokens(qkv, frequencies, window)
+    received = k.new_zeros(k.shape[:-1])
+    for some in q.split(QUERIES, dim=2):  # all at once would be the square of the positions
+        received += torch.softmax(some @ k.mT / math.sqrt(k.shape[-1]), dim=-1).sum(2)
+    return from_tokens(received.unsqueeze(-1), window, (*frequencies.shape[:2], *qkv.shape[-2:]))
+
+
+def rotated_tokens(qkv: Tensor, frequencies: Tensor, window: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys with rotary positions, and values, as :func:`tokens`."""
+    q, k, v = qkv.unflatten(2, (frequencies.shape[1], -1)).permute(1, 0, 4, 2, 5, 6, 3)  # b g heads h w d
     height, width = qkv.shape[-2:]
-    q, k, v = qkv.unflatten(2, (heads, -1)).permute(1, 0, 4, 2, 5, 6, 3)  # b g heads h w d
     cosine, sine = rotations(frequencies, height, width, v.dtype)
     q, k = rotated(q, cosine, sine), rotated(k, cosine, sine)
-    q, k, v = (tokens(x, window) for x in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v)
-    return from_tokens(y, window, (order, heads, height, width))
+    return tokens(q, window), tokens(k, window), tokens(v, window)
 
 
 def rotations(frequencies: Tensor, height: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

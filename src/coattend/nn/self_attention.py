@@ -7,18 +7,23 @@ import math
 import torch
 from torch import Tensor, nn
 
-from coattend.functional.self_attention import attend_positions, check_window, turned_frequencies
-from coattend.groups import FiniteGroup, get_group
+from coattend.functional.self_attention import (
+    attend_positions,
+    check_window,
+    received_attention,
+    turned_frequencies,
+)
+from coattend.groups import FiniteGroup
 from coattend.nn._conv_base import Device
-from coattend.nn.checks import check_dtype, check_integer, check_map, check_number, check_planar
+from coattend.nn.attention import AttentionLayer
+from coattend.nn.checks import check_dtype, check_integer, check_number, check_planar
 from coattend.nn.conv import GroupConv2d
 from coattend.nn.norm import GroupLayerNorm2d
-from coattend.nn.tables import TabledModule
 
 LONGEST = 100.0  # the ratio of the longest to the shortest wavelength of rotary positions
 
 
-class GroupSelfAttention2d(TabledModule):
+class GroupSelfAttention2d(AttentionLayer):
     """Self-attention over the whole group: along the positions in every pose, across poses by the projections.
 
     ``y[g](u) = sum_w softmax_w( q[g](u)^T R(g^-1 (w - u)) k[g](w) / sqrt(d) ) v[g](w)`` for each head, with q, k, v and
@@ -50,8 +55,7 @@ class GroupSelfAttention2d(TabledModule):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.channels = check_integer(self, "channels", channels, 1)
+        super().__init__(channels, group)
         self.heads = check_integer(self, "heads", heads, 1)
         self.window = None if window is None else check_integer(self, "window", window, 1)
         if self.channels % (2 * self.heads):
@@ -59,7 +63,6 @@ class GroupSelfAttention2d(TabledModule):
                 f"{type(self).__name__} splits channels={self.channels} into heads={self.heads} with an even number of "
                 f"channels each; pass a multiple of {2 * self.heads} channels."
             )
-        self.group = get_group(group)
         check_planar(self, self.group)
         self.qkv = GroupConv2d(self.channels, 3 * self.channels, 1, self.group, device=device, dtype=dtype)
         self.out = GroupConv2d(self.channels, self.channels, 1, self.group, device=device, dtype=dtype)
@@ -71,17 +74,27 @@ class GroupSelfAttention2d(TabledModule):
         self.out.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
-        check_map(self, x, self.channels, self.group.order, self.group.dimension)
+        self.check(x)
+        return self.out(self.attend(self.qkv(x)))
+
+    def shares(self, x: Tensor) -> Tensor:
+        """Return how much attention each position gets from the head of a channel, relative to even attention."""
+        self.check(x)
+        received = received_attention(self.qkv(x).unflatten(1, (3, -1)), self.frequencies, self.window)
+        return received.repeat_interleave(self.channels // self.heads, dim=1)
+
+    def check(self, x: Tensor) -> None:
+        """Require a map that windows cover, in the dtype of the weights."""
+        super().check(x)
         check_dtype(self, x, self.qkv.weight)
         check_window(type(self).__name__, x, self.window)
-        return self.out(self.attend(self.qkv(x)))
 
     def attend(self, qkv: Tensor) -> Tensor:
         """Attend with queries, keys and values: (batch, 3 * channels, group, ...) -> (batch, channels, group, ...)."""
         return attend_positions(qkv.unflatten(1, (3, -1)), self.frequencies, self.window)
 
     def extra_repr(self) -> str:
-        text = f"{self.channels}, group={self.group.name}, heads={self.heads}"
+        text = f"{super().extra_repr()}, heads={self.heads}"
         return text if self.window is None else f"{text}, window={self.window}"
 
     def _tables(self) -> dict[str, Tensor]:

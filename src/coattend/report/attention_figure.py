@@ -254,7 +254,8 @@ def _caption(picture: LayerPicture, view: LayerView, group: FiniteGroup, width: 
         name = "mask" if view.multiplies else "share"
         kind = "Mask: the factor by which attention multiplies each response."
         if not view.multiplies:
-            kind = "Share: the attention that each pose gets, as a mean over all poses that attend to it."
+            kind = "Share: the attention that each response gets, as a mean over all that attend to it"
+            kind += "; along positions, relative to even attention."
         back = f"Brought back: the {name}s of each row moved back to the first input, poses relabelled."
     end = f"{_differences(picture, group)} Layer: {picture.layer}."
     return "\n".join(textwrap.wrap(f"{arrows} {middle} {kind} {back} {end}", int(width * 14.5)))

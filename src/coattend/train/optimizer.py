@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
-from coattend.nn import AttentionLayer, PoseConv2d
+from coattend.nn import AttentionLayer, GroupLayerNorm2d, PoseConv2d
 from coattend.train.recipe import Recipe
+
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, GroupLayerNorm2d)  # _NormBase: of batches and instances
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
@@ -29,7 +31,7 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     rule such as ``p.ndim < 2`` does not match them.
     """
     attention = _parameters_of(model, AttentionLayer)
-    norms = _parameters_of(model, _BatchNorm)
+    norms = _parameters_of(model, NORMS)
     inside = {id(part) for m in model.modules() if isinstance(m, AttentionLayer) for part in m.modules()}
     layers = [m for m in model.modules() if isinstance(m, (PoseConv2d, nn.Linear, nn.Conv2d)) and id(m) not in inside]
     head = {id(p) for last in layers[-1:] for p in last.parameters()}
@@ -57,5 +59,5 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["base_lr"] * factor
 
 
-def _parameters_of(model: nn.Module, kind: type[nn.Module]) -> set[int]:
-    return {id(p) for m in model.modules() if isinstance(m, kind) for p in m.parameters()}
+def _parameters_of(model: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...]) -> set[int]:
+    return {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
