@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import coattend as ca
+from coattend.conversion import save_converted
 from tests.conversion.architectures import NARROW, TimmSE
 from tests.conversion.orbit_oracle import assert_orbit_mean
 
@@ -343,3 +345,42 @@ def test_convolutions_are_replaced_where_code_cannot_be_traced(name: str) -> Non
     network = ca.equivariantize(CONVERTED[name]().double(), "p4", size=SIZE)
     assert not any(isinstance(m, nn.Conv2d) for m in network.modules())
     assert "convolutions replaced" in {record.how for record in network.records}
+
+
+class Again(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.up, self.act, self.linear = nn.ConvTranspose2d(4, 4, 1), nn.PReLU(4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(2):
+            x = self.up(self.act(self.norm(self.layer(x))))
+        return self.linear(x.mean((2, 3)))
+
+
+def test_layers_that_are_called_twice_stay_one(tmp_path: Path) -> None:
+    plain = Again().eval()
+    network = ca.equivariantize(plain, "p4", size=12, relative=(0,))
+    assert sum(p.numel() for p in network.parameters()) == sum(p.numel() for p in plain.parameters())
+    kinds = [type(module) for module in network.modules()]
+    assert [kinds.count(kind) for kind in (ca.nn.GroupConv2d, ca.nn.GroupBatchNorm2d, nn.PReLU)] == [1, 1, 1]
+    save_converted(network, tmp_path / "c.safetensors")
+
+
+def test_untraceable_code_is_converted_alike_in_every_type() -> None:
+    class Depends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(6, 6, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.conv(x)
+            return y if float(y.abs().sum()) > 0 else x
+
+    plain = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), Depends(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    wide, narrow = (ca.equivariantize(plain.to(dtype), "p4", size=12) for dtype in (torch.float64, torch.float32))
+    assert narrow.records == wide.records
+    assert narrow.records[1].how == "convolutions replaced"

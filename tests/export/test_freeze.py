@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import coattend as ca
 from coattend.export import LayerTracer, freeze, freeze_layer
@@ -465,3 +466,75 @@ def test_graphs_of_unfrozen_networks_give_features_and_gradients() -> None:
     assert features.shape == (2, 2, 4, 24, 24)
     logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+class Standardized(nn.Conv2d):
+    """Another convolution by the same forward."""
+
+    def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(images, weight - weight.mean((1, 2, 3), keepdim=True), bias)
+
+
+COMPUTED = {
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(1, 4, 3)),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Conv2d(1, 4, 3)),
+    "standardized": lambda: Standardized(1, 4, 3),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_norms_after_computed_weights(name: str) -> None:
+    """The weight of such a layer is a result, so that a norm cannot be folded into it."""
+    model = ready(nn.Sequential(COMPUTED[name](), nn.BatchNorm2d(4)), 1, 9, 9)
+    x = torch.randn(2, 1, 9, 9)
+    expected, frozen = model(x), freeze(model)
+    torch.testing.assert_close(frozen(x), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(saved_and_loaded(frozen)(x), expected, rtol=1e-10, atol=1e-12)
+    assert torch.equal(model(x), expected)
+
+
+def test_weights_that_hooks_compute_are_refused_until_they_are_permanent() -> None:
+    model = nn.Sequential(prune.random_unstructured(nn.Conv2d(1, 4, 3), "weight", 0.5), nn.BatchNorm2d(4)).eval()
+    with pytest.raises(ValueError, match=r"Conv2d \(0\) with a hook; remove it, or make .*prune.remove"):
+        freeze(model)
+    prune.remove(model[0], "weight")
+    x = torch.randn(2, 1, 9, 9)
+    torch.testing.assert_close(freeze(model)(x), model(x), rtol=1e-10, atol=1e-12)
+
+
+HOOKED = {
+    "conv": lambda: ca.nn.LiftingConv2d(2, 4, 3, "p4"),
+    "plain conv": lambda: nn.Conv2d(2, 4, 3),
+    "relu": nn.ReLU,
+    "identity": nn.Identity,
+    "root": nn.Sequential,
+}
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_what_changes_a_layer_from_outside_is_not_dropped(name: str) -> None:
+    layer = HOOKED[name]().eval()
+    model = layer if name == "root" else nn.Sequential(layer).eval()
+    handle = layer.register_forward_hook(lambda module, inputs, output: 2 * output)
+    with pytest.raises(ValueError, match="with a hook"):
+        freeze(model)
+    handle.remove()
+    freeze(model)
+    layer.forward = lambda x: 2 * x
+    with pytest.raises(ValueError, match="with a forward of its own"):
+        freeze(model)
+
+
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_norms_and_tables_have_the_type_and_device_of_the_layer(place: str) -> None:
+    layers = [
+        ca.nn.LiftingConv2d(2, 4, 3, "p4"), ca.nn.GroupInstanceNorm2d(4, affine=True), ca.nn.GroupGroupNorm2d(2, 4),
+        ca.nn.SliceCoAttentiveConv2d(4, 4, 3, "p4", score="gate"),
+    ]  # fmt: skip
+    model = nn.Sequential(*layers).double().eval()
+    x = torch.randn(2, 2, 9, 9, dtype=torch.float64)
+    if place == "cpu":
+        torch.testing.assert_close(freeze(model)(x), model(x), rtol=1e-10, atol=1e-12)
+    else:
+        frozen = freeze(model.to("meta"))
+        assert {tensor.device.type for tensor in (*frozen.parameters(), *frozen.buffers())} == {"meta"}

@@ -15,6 +15,7 @@ from torch.nn.utils import prune
 
 import coattend as ca
 from coattend.models import read_model_file, serialization
+from coattend.models.container import packed
 from tests.models.test_serialization import content_of
 
 
@@ -244,3 +245,18 @@ def test_wrong_calls_are_answered(saved: Path, tmp_path: Path) -> None:
         ca.save_model(ca.load_model(saved).to("meta"), tmp_path / "n")
     with pytest.raises(ValueError, match="cannot write /proc/x: No such file"):
         ca.save_model(model, "/proc/x")
+
+
+@pytest.mark.parametrize("name", ["timeit:main", "os:getcwd", "this.x:f"])
+def test_files_call_nothing_that_is_imported_already(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    marker = tmp_path / "called"
+    options = {"group": "z2", "args": ["-n1", "-r1", "-s", f"open({str(marker)!r}, 'w')", "pass"]}
+    header = {"format": "coattend-model", "format_version": "1", "coattend_version": "1", "model": name}
+    Path("m.safetensors").write_bytes(packed({"a": torch.zeros(1)}, {**header, "options": json.dumps(options)}))
+    with pytest.raises(ValueError, match="which is not in this folder"):
+        ca.load_model("m.safetensors")
+    assert not marker.exists()
+    assert "this" not in sys.modules

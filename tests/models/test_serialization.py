@@ -108,3 +108,27 @@ def test_what_cannot_be_saved_is_said_and_nothing_is_left(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="taken is a folder; expected the name of the file to write"):
         ca.save_model(ca.create_model("p4cnn"), tmp_path / "taken")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+class Twice(torch.nn.Module):
+    """One layer under two names."""
+
+    def __init__(self, num_classes: int = 2, in_channels: int = 1) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(in_channels, 4, 3, padding=1)
+        self.layer = torch.nn.Conv2d(4, 4, 3, padding=1)
+        self.again = self.layer
+        self.linear = torch.nn.Linear(4, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.again(self.layer(self.first(x).relu()).relu()).mean((2, 3)))
+
+
+def test_layers_under_two_names_are_saved_and_stay_one(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float32)
+    model = ca.create_model(ca.models.register_module(Twice)).eval()
+    ca.save_model(model, tmp_path / "m.safetensors")
+    loaded = ca.load_model(tmp_path / "m.safetensors").eval()
+    x = torch.randn(2, model.in_channels, 9, 9)
+    assert torch.equal(loaded(x), model(x))
+    assert loaded.module.again is loaded.module.layer

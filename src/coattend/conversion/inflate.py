@@ -185,7 +185,8 @@ def _with_group_convs(layer: nn.Module, step: Step) -> nn.Module | None:
 
 def _commutes(layer: nn.Module, replaced: nn.Module, images: Tensor, step: Step, axes: Axes) -> bool:
     """Return whether a module with group convolutions computes for every pose what the layer does in its frame."""
-    group = step.settings.group
+    group, images = step.settings.group, images.double()
+    layer, replaced = (copy.deepcopy(module).double() for module in (layer, replaced))
     expected = orbit(layer, images, group, axes)
     batch = images.repeat_interleave(group.order, 0)
     try:

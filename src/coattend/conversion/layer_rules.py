@@ -54,10 +54,10 @@ def _for(*classes: type[nn.Module]) -> Callable[[Any], Any]:
 @_for(*ACTIVATIONS)
 def convert_activation(layer: nn.Module, step: Step) -> Value:
     """Apply a layer that treats all elements of a channel alike, in whatever form the value has."""
-    layer = copy.copy(layer)
-    if getattr(layer, "inplace", False):
-        vars(layer)["inplace"] = False  # the value may be read in another form as well
-    return step.result(step.builder.module(step.name, layer, step.x.node), step.x.form, step.x.axes)
+    copied = step.builder.once(layer, "activation", lambda: copy.copy(layer))
+    if getattr(copied, "inplace", False):
+        vars(copied)["inplace"] = False  # the value may be read in another form as well
+    return step.result(step.builder.module(step.name, copied, step.x.node), step.x.form, step.x.axes)
 
 
 @_for(nn.Conv2d)
@@ -73,14 +73,19 @@ def convert_conv(layer: nn.Conv2d, step: Step) -> Value:
     if not _fits(step, window):
         return step.own_frame(IMAGE_AXES, "its stride does not cover the map evenly", layer)
     lifts = step.x.form is Form.IMAGE
-    conv = (inflated_lifting if lifts else inflated_conv)(layer, window, step)
+    inflated, form = (inflated_lifting, "lifting") if lifts else (inflated_conv, "of maps")
+    conv = step.builder.once(layer, form, lambda: inflated(layer, window, step))
     value = step.x.node if lifts else step.builder.as_form(step.x, Form.MAP)
     node = step.builder.module(step.name, conv, value)
     if step.settings.attention and max(step.shape[-2:]) > 1:
-        attention = CoAttention(layer.out_channels, step.settings.group, init_std=0, init_diagonal=0)
-        attention = attention.to(layer.weight.device, layer.weight.dtype)
+        attention = step.builder.once(layer, f"attention after {form}", lambda: _attention_after(layer, step))
         node = step.builder.module(f"{step.name}_attention", attention, node)
     return step.result(node, Form.MAP, IMAGE_AXES, type(conv).__name__)
+
+
+def _attention_after(layer: nn.Conv2d, step: Step) -> CoAttention:
+    attention = CoAttention(layer.out_channels, step.settings.group, init_std=0, init_diagonal=0)
+    return attention.to(layer.weight.device, layer.weight.dtype)
 
 
 def inflated_lifting(layer: nn.Conv2d, window: Window, step: Step) -> LiftingConv2d:
@@ -142,6 +147,11 @@ def convert_transposed(layer: nn.ConvTranspose2d, step: Step) -> Value:
     if any(a != b for a, b in map(pair, sizes)) or any(pair(layer.output_padding)):
         reason = "it treats rows and columns, or opposite sides, differently"
         return step.own_frame(IMAGE_AXES, reason, layer)
+    conv = step.builder.once(layer, "transposed", lambda: _inflated_transposed(layer, step))
+    return step.result(step.builder.module(step.name, conv, node), Form.MAP, IMAGE_AXES, type(conv).__name__)
+
+
+def _inflated_transposed(layer: nn.ConvTranspose2d, step: Step) -> GroupConvTranspose2d:
     conv = GroupConvTranspose2d(
         layer.in_channels, layer.out_channels, pair(layer.kernel_size)[0], step.settings.group,
         stride=pair(layer.stride)[0], padding=pair(layer.padding)[0], groups=layer.groups,
@@ -150,8 +160,8 @@ def convert_transposed(layer: nn.ConvTranspose2d, step: Step) -> Value:
     )  # fmt: skip
     weight = torch.zeros_like(conv.weight)
     weight[:, :, conv.relative.index(0)] = layer.weight.detach()
-    conv = _with_weights(conv, layer, weight)
-    return step.result(step.builder.module(step.name, conv, node), Form.MAP, IMAGE_AXES, type(conv).__name__)
+    inflated: GroupConvTranspose2d = _with_weights(conv, layer, weight)
+    return inflated
 
 
 @_for(nn.BatchNorm2d, nn.SyncBatchNorm)
@@ -159,6 +169,11 @@ def convert_batch_norm(layer: _BatchNorm, step: Step) -> Value:
     """Share statistics and parameters over the poses."""
     if step.x.form is not Form.MAP:
         return step.verbatim(step.x.axes, layer)
+    norm = step.builder.once(layer, "norm", lambda: _shared_norm(layer))
+    return step.result(step.builder.module(step.name, norm, step.x.node), Form.MAP, IMAGE_AXES, "GroupBatchNorm2d")
+
+
+def _shared_norm(layer: _BatchNorm) -> GroupBatchNorm2d:
     norm = GroupBatchNorm2d(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
     tensors = layer.state_dict()
     if tensors:
@@ -167,7 +182,7 @@ def convert_batch_norm(layer: _BatchNorm, step: Step) -> Value:
         norm.load_state_dict(tensors)
     for parameter, original in zip(norm.parameters(), layer.parameters(), strict=True):
         parameter.requires_grad_(original.requires_grad)
-    return step.result(step.builder.module(step.name, norm, step.x.node), Form.MAP, IMAGE_AXES, "GroupBatchNorm2d")
+    return norm
 
 
 @_for(*NORMS_PER_POSE)

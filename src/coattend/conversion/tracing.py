@@ -11,7 +11,9 @@ from torch import Tensor, fx, nn
 from coattend.conversion.refusal import ConversionError
 
 # What tracing user code can raise: the errors of torch.fx, and those of code that expects tensors and gets proxies.
-TRACE_ERRORS = (fx.proxy.TraceError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError)
+TRACE_ERRORS = (
+    fx.proxy.TraceError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError, AssertionError,
+)  # fmt: skip
 
 
 class Network(nn.Module):

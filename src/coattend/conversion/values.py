@@ -65,6 +65,14 @@ class Builder:
         self.group = group
         self.graph = fx.Graph()
         self.attributes: dict[str, Any] = {}
+        self.converted: dict[tuple[int, str], tuple[nn.Module, Any]] = {}
+
+    def once(self, layer: nn.Module, form: str, convert: Callable[[], Any]) -> Any:
+        """Return what a layer becomes in a form, the same for every call of the layer: its weights stay one."""
+        key = id(layer), form
+        if key not in self.converted:
+            self.converted[key] = layer, convert()  # with the layer, whose id no other one may get
+        return self.converted[key][1]
 
     def module(self, name: str, module: nn.Module, *nodes: fx.Node) -> fx.Node:
         """Call a module under the name of the layer that it stands for, or a similar one if that is taken."""

@@ -31,9 +31,14 @@ if TYPE_CHECKING:
 
 @freeze_layer.register(nn.Conv2d)
 def freeze_conv(layer: nn.Conv2d, builder: Builder, name: str, value: Value) -> Value:
-    """Copy a plain convolution; a norm after it can be folded into the copy."""
+    """Copy a plain convolution; a norm after it can be folded into the copy, unless a subclass convolves otherwise."""
     conv = frozen_copy(layer)
-    return conv_value(conv, builder.module(name, conv, builder.original(value)), None)
+    node = builder.module(name, conv, builder.original(value))
+    return conv_value(conv, node, None) if _convolves_plainly(conv) else Value(node, owned=True)
+
+
+def _convolves_plainly(conv: nn.Conv2d) -> bool:
+    return type(conv)._conv_forward is nn.Conv2d._conv_forward
 
 
 @freeze_layer.register(LiftingConv2d)
@@ -160,7 +165,7 @@ def _attend_to_slices(
     - offset: (channels * group, 1, 1), added to the sum
     """
     _, slices, order = index.shape
-    selected = builder.tensor(f"{builder.name}.planes", index.flatten())
+    selected = builder.tensor(f"{builder.name}.planes", index.flatten().to(conv.weight.device))
     responses = builder.call(torch.index_select, contiguous_planes(builder, planes), 1, selected)
     gathered = Value(responses, order, Fold(conv, slice_of_plane(index)), owned=True)
     attended = apply_rule(attention, builder, builder.name, gathered)

@@ -18,7 +18,7 @@ from coattend.export import (  # noqa: F401 - importing them registers their rul
 )
 from coattend.export.graph import Builder, Value
 from coattend.export.input import without_turns
-from coattend.export.rules import apply_rule, rule_class
+from coattend.export.rules import apply_rule, require_own_forward, rule_class
 from coattend.models import EquivariantNetwork
 from coattend.models.classifier import Classifier
 
@@ -62,6 +62,7 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
             f"freeze expects a network in evaluation mode, but {training[0]} is in training mode, where norms follow "
             "each batch and dropout is random; call model.eval() first."
         )
+    require_own_forward(model, "")
     single = without_turns(model)
     if builder.image_shape is None and isinstance(single, (Classifier, EquivariantNetwork)):
         builder.image_shape = single.image_shape

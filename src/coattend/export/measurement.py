@@ -21,7 +21,7 @@ from coattend.export.certificate import PROBES, SEED, STORED_OUTPUTS, Certificat
 from coattend.export.input import Input, without_turns
 from coattend.groups import FiniteGroup, get_group
 from coattend.models import EquivariantNetwork
-from coattend.models.classifier import Classifier
+from coattend.models.classifier import Classifier, check_finite
 from coattend.models.options import encoded_option
 from coattend.nn.observe import evaluating
 
@@ -63,6 +63,7 @@ def certify(original: nn.Module, network: Network, images: Input, content: str) 
     probes = images.probes(PROBES, SEED)
     with evaluating(original):
         expected = original(probes)
+    check_finite(expected)
     single = without_turns(original)
     inner = single.network if isinstance(single, Classifier) else single
     config = inner.config if isinstance(inner, EquivariantNetwork) else None

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coattend.export.graph import Fold, Value
-from coattend.export.rules import freeze_layer
+from coattend.export.rules import freeze_layer, frozen_copy
 from coattend.nn import GroupBatchNorm2d, GroupGroupNorm2d, GroupInstanceNorm2d, GroupLayerNorm2d
 
 if TYPE_CHECKING:
@@ -44,16 +44,17 @@ def freeze_instance_norm(layer: GroupInstanceNorm2d, builder: Builder, name: str
     """Normalize each channel over poses and positions."""
     settings: dict[str, Any] = {key: getattr(layer, key) for key in ("eps", "affine", "track_running_stats")}
     norm = nn.InstanceNorm3d(layer.num_features, **settings)
-    norm.load_state_dict(layer.state_dict())
+    norm.load_state_dict(layer.state_dict(), assign=True)
+    norm = frozen_copy(norm)
     return Value(builder.module(name, norm.eval(), builder.original(value)), owned=True)
 
 
 @freeze_layer.register(GroupGroupNorm2d)
 def freeze_group_norm(layer: GroupGroupNorm2d, builder: Builder, name: str, value: Value) -> Value:
     """Normalize blocks of channels over poses and positions."""
-    dtype = layer.weight.dtype if layer.affine else None
-    norm = nn.GroupNorm(layer.num_groups, layer.num_channels, layer.eps, layer.affine, dtype=dtype)
-    norm.load_state_dict(layer.state_dict())
+    norm = nn.GroupNorm(layer.num_groups, layer.num_channels, layer.eps, layer.affine)
+    norm.load_state_dict(layer.state_dict(), assign=True)
+    norm = frozen_copy(norm)
     return Value(builder.module(name, norm, builder.original(value)), owned=True)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from coattend.data import Preprocessing
 from coattend.export.graph import Value
@@ -25,6 +26,7 @@ from coattend.nn import (
     SpatialMaxPool2d,
     SpatialUpsample2d,
 )
+from coattend.nn.hooks import has_forward_hooks
 
 if TYPE_CHECKING:
     from coattend.export.graph import Builder
@@ -61,8 +63,13 @@ def rule_class(layer: type[nn.Module]) -> type[nn.Module] | None:
 
 
 def apply_rule(layer: nn.Module, builder: Builder, name: str, value: Value) -> Value:
-    """Add what a layer computes to the graph, unless a subclass computes something else than its rule."""
+    """Add what a layer computes to the graph, unless it computes something else than its rule.
+
+    The general rule copies a layer with all that belongs to it.
+    """
     known = rule_class(type(layer))
+    if known is not None:
+        require_own_forward(layer, name)
     if known is not None and not issubclass(known, AttentionLayer) and type(layer).forward is not known.forward:
         raise ValueError(
             f"freeze does not know what {type(layer).__name__} ({name}) does: it is a {known.__name__} with its own "
@@ -71,9 +78,42 @@ def apply_rule(layer: nn.Module, builder: Builder, name: str, value: Value) -> V
     return freeze_layer(layer, builder, name, value)
 
 
+def require_own_forward(layer: nn.Module, name: str) -> None:
+    """Refuse a module whose result is changed by a hook, or by a ``forward`` that was assigned to it."""
+    patched = "forward" in vars(layer) and not isinstance(layer, AttentionLayer)
+    if has_forward_hooks(layer) or patched:
+        raise ValueError(
+            f"freeze expects layers without hooks and with the forward of their class, got {type(layer).__name__} "
+            f"({name or 'the network itself'}) with {'a forward of its own' if patched else 'a hook'}; remove it, or "
+            "make what it computes permanent: torch.nn.utils.remove_weight_norm, torch.nn.utils.prune.remove."
+        )
+
+
 def frozen_copy(layer: nn.Module) -> Any:
-    """Return a copy of a layer without gradients."""
-    return copy.deepcopy(layer).requires_grad_(False)
+    """Return a copy of a layer without gradients, with plain parameters instead of computed ones."""
+    try:
+        copied = copy.deepcopy(layer)
+    except RuntimeError as error:  # of torch: a tensor with a history
+        raise ValueError(
+            f"freeze cannot copy {type(layer).__name__}, one of whose weights is computed ({error}); make it permanent "
+            "first: torch.nn.utils.remove_weight_norm, torch.nn.utils.prune.remove."
+        ) from error
+    for module in copied.modules():
+        _make_permanent(module)
+    return copied.requires_grad_(False)
+
+
+def _make_permanent(module: nn.Module) -> None:
+    """Replace parametrized parameters by plain ones, in a copy."""
+    computed = getattr(module, "parametrizations", None)
+    if isinstance(computed, nn.ModuleDict):
+        # The class of a parametrized module is its own, but a copy shares it, and what is removed is removed from it.
+        shared = type(module)
+        own = {name: value for name, value in vars(shared).items() if name not in ("__dict__", "__weakref__")}
+        module.__class__ = type(shared.__name__, shared.__bases__, own)
+        for name in [*computed]:
+            parametrize.remove_parametrizations(module, name)
+        module._load_state_dict_pre_hooks.clear()  # for states of computed parameters; torch.save cannot write them
 
 
 def freeze_pointwise(layer: nn.Module, builder: Builder, name: str, value: Value) -> Value:

@@ -25,7 +25,13 @@ class Stored(NamedTuple):
 
 def packed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     """Return tensors, metadata and their digest as the content of a file."""
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    whole: dict[str, Tensor] = {}
+    stored: set[int] = set()
+    for name, tensor in tensors.items():
+        whole[name] = tensor.detach().cpu().contiguous()
+        if (memory := whole[name].untyped_storage().data_ptr()) in stored:  # of one module under two names
+            whole[name] = whole[name].clone()
+        stored.add(memory)
     content = safetensors.torch.save(whole, {**metadata, DIGEST: content_digest(whole, metadata)})
     # safetensors writes metadata in random order; the offsets in a header count from its end.
     start = 8 + int.from_bytes(content[:8], "little")

@@ -178,7 +178,7 @@ def model_entry(name: str) -> ModelEntry:
 def register_user_model(name: str, *, trusted: bool) -> None:
     """Register the network that ``module:function`` builds; do nothing for other names and those registered already.
 
-    Unless ``trusted``, the module has to be in the current folder or to be imported already.
+    Unless ``trusted``, the module has to be in the current folder.
     """
     if not isinstance(name, str) or name.partition(":")[0] in MODELS:
         return

@@ -68,9 +68,10 @@ def split_address(name: str) -> tuple[str, str] | None:
 
 
 def import_definition(address: str, trusted: bool) -> Callable[..., Any]:
-    """Import ``module:name``; unless ``trusted``, only from the current folder or if it has been imported already.
+    """Import ``module:name``; unless ``trusted``, only from the current folder.
 
-    A file of weights names what builds its network: it must not make this process import any module there is.
+    A file of weights names what builds its network: it must not make this process import any module there is, nor call
+    any function of one that has been imported.
     """
     module_name, _, attribute = address.partition(":")
     if module_name == GIVEN:
@@ -81,10 +82,10 @@ def import_definition(address: str, trusted: bool) -> Callable[..., Any]:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    if not trusted and module_name not in sys.modules and not _is_below(module_name, Path(here)):
+    if not trusted and not _is_below(module_name, Path(here)):
         raise ValueError(
             f"the network is built by {address}, which is not in this folder; run this where {module_name} is, or "
-            "import it first."
+            f"import it and call coattend.models.register_module({attribute}) first."
         )
     try:
         module = importlib.import_module(module_name)
@@ -98,11 +99,19 @@ def import_definition(address: str, trusted: bool) -> Callable[..., Any]:
 
 
 def _is_below(module_name: str, folder: Path) -> bool:
+    """Return whether a module is in a folder or its packages; nothing outside of the folder is imported to find out."""
+    parts = module_name.split(".")  # to find a.b imports a
+    return all(_has_origin_below(".".join(parts[: number + 1]), folder) for number in range(len(parts)))
+
+
+def _has_origin_below(module_name: str, folder: Path) -> bool:
     try:
         spec = importlib.util.find_spec(module_name)
     except (ImportError, ValueError):
         return False
-    return spec is not None and spec.origin is not None and Path(spec.origin).resolve().is_relative_to(folder.resolve())
+    if spec is None or spec.origin is None or not spec.has_location:  # the origin of frozen modules is no path
+        return False
+    return Path(spec.origin).resolve().is_relative_to(folder.resolve())
 
 
 def builder_of(definition: Callable[..., Any], address: str) -> Callable[..., UserNetwork]:
