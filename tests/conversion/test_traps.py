@@ -384,3 +384,48 @@ def test_untraceable_code_is_converted_alike_in_every_type() -> None:
     wide, narrow = (ca.equivariantize(plain.to(dtype), "p4", size=12) for dtype in (torch.float64, torch.float32))
     assert narrow.records == wide.records
     assert narrow.records[1].how == "convolutions replaced"
+
+
+KEYWORDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "permute": lambda y: y.permute(dims=(0, 2, 3, 1)).mean((1, 2)),
+    "transpose": lambda y: y.transpose(dim0=2, dim1=3).mean((2, 3)),
+    "chunk": lambda y: torch.cat(tensors=[y.chunk(chunks=2, dim=1)[1], y[:, :2]], dim=1).mean((2, 3)),
+    "split": lambda y: y.split(split_size=2, dim=1)[1].mean((2, 3)),
+    "layer norm": lambda y: F.layer_norm(y, y.shape[2:]).abs().mean((2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_arguments_by_name(name: str) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.linear = nn.Conv2d(1, 4, 3), nn.Linear(2 if name == "split" else 4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(KEYWORDS[name](self.conv(x)))  # type: ignore[no-any-return]
+
+    assert ca.equivariantize(Named(), "p4", size=9).difference < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"relative": {"laier.*": None}}, r"poses for 'laier.\*', which no layer is called; .* layers are 0, 1"),
+        ({"mode": "project", "relative": None, "attention": True}, "has no relative and no attention"),
+        ({"mode": "project", "verify": False}, "has no verify"),
+        ({"mode": "template", "relative": None}, "mode='template' has no relative"),
+        ({"size": -3}, "whole number of pixels, at least 1, got -3"),
+        ({"size": 16.0}, "got 16.0"),
+    ],
+)
+def test_options_without_effect_and_sizes_that_are_none_are_refused(options: dict[str, object], message: str) -> None:
+    plain = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(ValueError, match=message):
+        ca.equivariantize(plain, "p4", **options)  # type: ignore[arg-type]
+
+
+def test_norms_stay_synchronized() -> None:
+    plain = nn.Sequential(nn.Conv2d(1, 4, 3), nn.SyncBatchNorm(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    norms = [m for m in ca.equivariantize(plain, "p4", size=9).modules() if isinstance(m, ca.nn.GroupBatchNorm2d)]
+    assert [norm.sync for norm in norms] == [True]

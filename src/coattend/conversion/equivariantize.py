@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
 from typing import Any, Literal, get_args
 
 import torch
@@ -130,6 +131,7 @@ def equivariantize(
     group = _checked_group(group)
     _check_choices(model, mode, strides, match)
     poses = _checked_poses(group, relative)
+    _check_options(model, mode, poses, attention, strides, verify)
     check_signature(model)
     like = next(iter(model.parameters()), torch.empty(0))
     training = model.training
@@ -231,11 +233,35 @@ def _check_choices(model: object, mode: object, strides: object, match: object) 
             )
 
 
+def _check_options(
+    model: nn.Module, mode: Mode, poses: Mapping[str, tuple[int, ...]], attention: bool, strides: Strides, verify: bool
+) -> None:
+    """Refuse options that have no effect."""
+    given = {
+        "relative": (poses != {"*": (0,)}, ("project", "template")),
+        "attention": (attention, ("project",)),
+        "strides": (strides == "own-frame", ("project",)),
+        "verify": (not verify, ("project",)),
+    }
+    ignored = [name for name, (differs, modes) in given.items() if differs and mode in modes]
+    if ignored:
+        raise ValueError(f"equivariantize with mode={mode!r} has no {' and no '.join(ignored)}; leave it out.")
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in poses:
+        if pattern != "*" and not any(fnmatch(name, pattern) for name in names):
+            raise ValueError(
+                f"relative has poses for {pattern!r}, which no layer is called; the network's layers are "
+                f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}."
+            )
+
+
 def _images(model: nn.Module, example: Tensor | None, size: int | None, like: Tensor) -> Tensor:
     if example is not None:
         if not isinstance(example, Tensor) or example.ndim != 4:
             raise ValueError("example must be images (batch, channels, height, width), as a tensor.")
         return example
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise ValueError(f"equivariantize expects size to be a whole number of pixels, at least 1, got {size!r}.")
     channels = channels_of(model)
     pixels = chosen_size(model, channels, like) if size is None else size
     with torch.random.fork_rng(devices=[]):

@@ -174,7 +174,8 @@ def convert_batch_norm(layer: _BatchNorm, step: Step) -> Value:
 
 
 def _shared_norm(layer: _BatchNorm) -> GroupBatchNorm2d:
-    norm = GroupBatchNorm2d(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+    settings = layer.eps, layer.momentum, layer.affine, layer.track_running_stats
+    norm = GroupBatchNorm2d(layer.num_features, *settings, sync=isinstance(layer, nn.SyncBatchNorm))
     tensors = layer.state_dict()
     if tensors:
         like = next(iter(tensors.values()))

@@ -92,13 +92,13 @@ def _combined(step: Step, form: Form, axes: Axes) -> Value:
 
 def _permuted(step: Step) -> Value:
     axes = step.x.axes
-    dims = step.node.args[1:]
+    dims = step.node.args[1:] or (step.node.kwargs["dims"],)
     order = dimensions(step.x, dims[0] if len(dims) == 1 else dims)
     return step.verbatim(None if axes is None or order is None else tuple(axes[n] for n in order))
 
 
 def _transposed(step: Step) -> Value:
-    pair = dimensions(step.x, step.node.args[1:3])
+    pair = dimensions(step.x, tuple(_argument(step.node, n, f"dim{n - 1}") for n in (1, 2)))
     if step.x.axes is None or pair is None or len(pair) != 2:
         return step.verbatim(None)
     axes = list(step.x.axes)
@@ -149,7 +149,7 @@ def _joined(step: Step) -> Value:
     is_map = axes == IMAGE_AXES and all(value.form in (Form.MAP, Form.IMAGE) for value in values)
     if not is_map:
         return step.verbatim(axes)
-    nodes = fx.map_arg(step.node.args[0], lambda n: step.builder.as_form(step.inputs[n], Form.MAP))
+    nodes = fx.map_arg(_argument(step.node, 0, "tensors"), lambda n: step.builder.as_form(step.inputs[n], Form.MAP))
     return step.result(step.builder.call(torch.cat, nodes, 1), Form.MAP, axes)
 
 
@@ -160,9 +160,10 @@ def _divided(step: Step) -> Value:
         return step.own_frame(axes, "it divides rows, columns or unknown axes")
     if step.x.form is not Form.MAP:
         return step.verbatim(axes)
-    node = step.builder.method(
-        "chunk" if "chunk" in str(step.node.target) else "split", step.x.node, step.node.args[1], 1
-    )
+    chunks = "chunk" in str(step.node.target)
+    sizes = ("chunks",) if chunks else ("split_size", "split_size_or_sections")
+    number = next(value for key in sizes if (value := _argument(step.node, 1, key)) is not None)
+    node = step.builder.method("chunk" if chunks else "split", step.x.node, number, 1)
     return step.result(node, Form.MAP, axes)
 
 
@@ -185,6 +186,8 @@ def _item(step: Step) -> Value:
 
 def _layer_norm(step: Step) -> Value:
     shape = _argument(step.node, 1, "normalized_shape")
+    if isinstance(shape, fx.Node):
+        return step.own_frame(step.x.axes, "it normalizes axes that follow from the size of the image")
     if step.x.axes is not None and all(axis == "c" for axis in step.x.axes[-len(shape) :]):
         return step.verbatim(step.x.axes)
     return step.own_frame(step.x.axes, "it has parameters per position")

@@ -68,7 +68,7 @@ def frozen_with_outputs(model: nn.Module, builder: Builder) -> fx.GraphModule:
         builder.image_shape = single.image_shape
     try:
         graph = LayerTracer().trace(model)
-    except (fx.proxy.TraceError, TypeError) as error:
+    except (fx.proxy.TraceError, TypeError, RuntimeError, AssertionError) as error:  # of code that gets no tensors
         raise ValueError(
             f"freeze could not trace the forward of {type(model).__name__}: {str(error).rstrip('. ')}. Its control "
             "flow must not depend on the values or sizes of tensors."
