@@ -244,6 +244,8 @@ def test_float32_in_one_pass(name: str) -> None:
         "e4cnn:width=4",
         "a_p4m_allcnn:width=3",
         "a_r_nin_x4:width=6",
+        "p4cnn:width=3,attention=output,heads=2",
+        "coat_vit:width=8,depth=1,token_heads=2,mlp=2",
     ],
 )
 def test_bfloat16_loses_no_more_than_unfrozen(name: str) -> None:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from coattend.nn import AttentionLayer
+
 if TYPE_CHECKING:
     from coattend.export.graph import Builder
+
+CASTS = (torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout, torch.ops.aten._to_copy.default)
 
 
 def add_operations(
@@ -45,11 +49,18 @@ def add_operations(
         elif traced.op == "output":
             (result,) = traced.args[0]
             return nodes[result]
+        elif isinstance(layer, AttentionLayer) and _casts_to(traced, example.dtype):
+            # To the type of the input, which may be another one when the frozen network has been converted.
+            nodes[traced] = builder.graph.call_method("type_as", (nodes[traced.all_input_nodes[0]], node))
         else:
             arguments, named = fx.map_arg((traced.args, traced.kwargs), lambda n: nodes[n])
             numbers = tuple(_as_constant(builder, traced, argument) for argument in arguments)
             nodes[traced] = builder.graph.create_node(traced.op, traced.target, numbers, named)
     raise AssertionError("a graph ends with its output")
+
+
+def _casts_to(traced: fx.Node, dtype: torch.dtype) -> bool:
+    return traced.target in CASTS and traced.meta["val"].dtype == dtype
 
 
 def _as_constant(builder: Builder, traced: fx.Node, argument: Any) -> Any:
