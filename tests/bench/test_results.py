@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import speed, speed_page
+from benchmarks import block_memory, speed, speed_page
 
 from coattend import bench, cli
 from coattend._timing import Measurement
@@ -73,6 +73,15 @@ def test_the_page_has_the_figures_of_the_file() -> None:
     page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
     written = speed_page.with_tables(page, ROOT / "results" / "speed.csv")
     assert page == written, "python -m benchmarks.speed_page writes the tables again"
+
+
+def test_the_peak_of_a_transformer_block_is_recorded_and_within_its_limit() -> None:
+    setting = block_memory.Setting()
+    assert (setting.batch, setting.group, setting.size, block_memory.LIMIT) == (8, "D4", 64, 1.2)
+    lines, _ = bench.read_csv(ROOT / "results" / "speed.csv")
+    peaks = [m for m in lines if m.name == block_memory.NAME]
+    assert [m.limit for m in peaks] == [block_memory.LIMIT] * 2
+    assert not any(m.is_over for m in peaks)
 
 
 def test_a_page_without_a_file_is_refused() -> None:
