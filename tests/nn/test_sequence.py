@@ -356,3 +356,13 @@ def test_slices_keep_the_type_of_autocast() -> None:
         y = conv(x)
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), conv(x), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("name", ["a_p4cnn", "a_p4cnn:attention=output"])
+def test_no_kernel_convolves_in_float16(name: str) -> None:
+    network, x = ca.create_model(name, width=2).float(), torch.randn(9, 1, 28, 28, dtype=torch.float32)
+    for training in (True, False):
+        with memory_format("channels_last"), torch.autocast("cpu", torch.float16):
+            y = network.train(training)(x)
+        assert y.dtype == torch.float16
+        assert y.isfinite().all()

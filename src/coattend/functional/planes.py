@@ -183,7 +183,9 @@ def multiplies(dtype: torch.dtype) -> bool:
     """Return whether kernels convolve maps of a type as fast as libraries do."""
     from coattend.functional._kernels import cpu
 
-    return dtype == torch.float32 or (cpu.library() is not None and cpu.STATE.multiplies_bfloat16)
+    if dtype == torch.bfloat16:
+        return cpu.library() is not None and cpu.STATE.multiplies_bfloat16
+    return dtype == torch.float32
 
 
 def stays_in_cache(x: Tensor, columns: int, geometry: Geometry, poses: int = 1) -> bool:

@@ -63,9 +63,8 @@ def _convolution_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     _, *geometry, _ = ctx.rest
     needed = ctx.needs_input_grad[:3]
     grads = torch.ops.coattend.convolution_backward(grad, x, weight, *geometry, needed[0], needed[1] or needed[2])
-    return *(g if is_needed else None for g, is_needed in zip(grads, needed, strict=True)), *(
-        None for _ in ctx.rest[1:]
-    )
+    wanted = (g if is_needed else None for g, is_needed in zip(grads, needed, strict=True))
+    return *wanted, *(None for _ in ctx.rest[1:])
 
 
 define(
